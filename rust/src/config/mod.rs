@@ -1,0 +1,5 @@
+//! Configuration as plain data.
+
+mod tier;
+
+pub use tier::Tier;

@@ -1,0 +1,56 @@
+//! Which block goes when a tier needs room.
+//!
+//! A policy is bookkeeping over slot numbers: it never sees bytes, handles or locks. The owner
+//! (a pool, or an index-only replay) tells it what happens and asks it for victims. All state is
+//! index-linked lists in arrays sized once, so the steady state allocates nothing.
+//!
+//! # Life of a block, as a policy sees it
+//!
+//! `insert` when a block first becomes evictable; `pin` when somebody starts using it, which also
+//! counts as an access; `unpin` when the last user is gone; `touch` for an access without use;
+//! `remove` when it leaves for a reason other than eviction; `evict` to choose and drop a victim.
+
+/// Index of a block-sized place in a tier.
+pub type SlotId = u32;
+
+/// An eviction policy over the slots `0..capacity` of one tier.
+///
+/// Calls follow the life of a block (see the module documentation); a policy may rely on that and
+/// must not panic when it is violated. `key` is a 64-bit digest of the block's identity: it is
+/// what a policy remembers about blocks that have left (ghost entries), so a collision may cost a
+/// hit but never correctness.
+pub trait EvictionPolicy: Send {
+    /// The name used in configuration and reports.
+    fn name(&self) -> &'static str;
+
+    /// `slot` now holds the evictable block `key`, unknown to the policy until now.
+    fn insert(&mut self, slot: SlotId, key: u64);
+
+    /// The block was asked for and found. It stays evictable.
+    fn touch(&mut self, slot: SlotId);
+
+    /// The block was asked for and found, and is in use until [`unpin`](Self::unpin): it counts as
+    /// accessed and is no candidate for eviction.
+    fn pin(&mut self, slot: SlotId);
+
+    /// The last user of a pinned block is gone: it is a candidate again.
+    fn unpin(&mut self, slot: SlotId);
+
+    /// The block, pinned or not, left the tier without being evicted.
+    fn remove(&mut self, slot: SlotId);
+
+    /// Chooses a victim among the evictable blocks and forgets it; `None` when there is none.
+    fn evict(&mut self) -> Option<SlotId>;
+
+    /// The owner evicted `slot` in place of a victim of the policy's own choice (a block that
+    /// continues the victim goes first). Same bookkeeping as if `evict` had returned it.
+    fn evicted(&mut self, slot: SlotId);
+
+    /// Evictable blocks.
+    fn len(&self) -> usize;
+
+    /// Whether nothing can be evicted.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
