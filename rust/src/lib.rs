@@ -3,19 +3,19 @@
 //! hash, brought back, verified, and handed out.
 //!
 //! This file is a map. The floors, lowest first; a module uses lower floors and those to its left
-//! on its own:
+//! on its own, and a test keeps it so:
 //!
-//! | floor | modules |
-//! |---|---|
-//! | 0 | [`error`] [`dtype`] [`sync`] [`tokens`] |
-//! | 1 | [`index`] [`layout`] [`config`] [`metrics`] |
-//! | 2 | [`storage`] [`seal`] |
-//! | 3 | [`eviction`] [`events`] |
-//! | 4 | [`pool`] |
-//! | 5 | [`transfer`] |
-//! | 6 | [`offload`] |
-//! | 7 | [`manager`] |
-//! | 8 | [`replay`] |
+//! | floor | modules | what they are |
+//! |---|---|---|
+//! | 0 | `dtype` `sync` `tokens` | element types; locks, from std or loom; token ids to hashes |
+//! | 1 | `index` `layout` `config` `metrics` | pure data structures and arithmetic |
+//! | 2 | `storage` `seal` | owned bytes; what proves them |
+//! | 3 | `eviction` `events` | which block goes; who is told |
+//! | 4 | `pool` | the lifecycle of one tier's slots |
+//! | 5 | `transfer` | moving blocks |
+//! | 6 | `offload` | what goes down, what comes up |
+//! | 7 | `manager` | [`block_manager::KvBlockManager`] over all of it |
+//! | 8 | `replay` | request traces through a manager |
 //!
 //! Users write `use dynamo_llm::block_manager::{KvBlockManager, ...}`.
 
@@ -23,9 +23,8 @@
 
 mod config;
 mod dtype;
-mod error;
-mod eviction;
 mod events;
+mod eviction;
 mod index;
 mod layout;
 mod manager;

@@ -12,7 +12,7 @@ pub enum Tier {
     Device,
     /// Host memory.
     Host,
-    /// Local NVMe.
+    /// Local drives.
     Disk,
     /// Remote storage.
     Remote,

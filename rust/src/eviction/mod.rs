@@ -10,13 +10,28 @@
 //! counts as an access; `unpin` when the last user is gone; `touch` for an access without use;
 //! `remove` when it leaves for a reason other than eviction; `evict` to choose and drop a victim.
 
+mod arc;
+mod fifo;
+mod ghosts;
+mod list;
+mod lru;
+mod s3fifo;
+
+pub use arc::Arc;
+pub use fifo::Fifo;
+pub use lru::Lru;
+pub use s3fifo::S3Fifo;
+
+use crate::config::EvictionKind;
+
 /// Index of a block-sized place in a tier.
 pub type SlotId = u32;
 
 /// An eviction policy over the slots `0..capacity` of one tier.
 ///
 /// Calls follow the life of a block (see the module documentation); a policy may rely on that and
-/// must not panic when it is violated. `key` is a 64-bit digest of the block's identity: it is
+/// must not panic when it is violated: a call that makes no sense (a slot out of range, inserted
+/// twice, unpinned without a pin) changes nothing. `key` is a 64-bit digest of the block's identity: it is
 /// what a policy remembers about blocks that have left (ghost entries), so a collision may cost a
 /// hit but never correctness.
 pub trait EvictionPolicy: Send {
@@ -46,11 +61,45 @@ pub trait EvictionPolicy: Send {
     /// continues the victim goes first). Same bookkeeping as if `evict` had returned it.
     fn evicted(&mut self, slot: SlotId);
 
+    /// [`insert`](Self::insert) for each block, in order.
+    fn insert_all(&mut self, blocks: &[(SlotId, u64)]) {
+        for &(slot, key) in blocks {
+            self.insert(slot, key);
+        }
+    }
+
+    /// [`pin`](Self::pin) for each slot, in order.
+    fn pin_all(&mut self, slots: &[SlotId]) {
+        for &slot in slots {
+            self.pin(slot);
+        }
+    }
+
+    /// [`unpin`](Self::unpin) for each slot, in order. Blocks of one chain come last block first,
+    /// so that suffixes go before prefixes.
+    fn unpin_all(&mut self, slots: &[SlotId]) {
+        for &slot in slots {
+            self.unpin(slot);
+        }
+    }
+
     /// Evictable blocks.
     fn len(&self) -> usize;
 
     /// Whether nothing can be evicted.
     fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+}
+
+impl EvictionKind {
+    /// The policy of this name for the slots `0..capacity`.
+    pub fn build(self, capacity: u32) -> Box<dyn EvictionPolicy> {
+        match self {
+            EvictionKind::Lru => Box::new(Lru::new(capacity)),
+            EvictionKind::Fifo => Box::new(Fifo::new(capacity)),
+            EvictionKind::Arc => Box::new(Arc::new(capacity)),
+            EvictionKind::S3fifo => Box::new(S3Fifo::new(capacity)),
+        }
     }
 }

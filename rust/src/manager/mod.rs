@@ -1,1 +1,28 @@
-//! (being written)
+//! The block manager: tiers, edges and the verbs over all of them.
+//!
+//! [`KvBlockManager`] joins what the lower floors know apart: pools (slots), memories (bytes),
+//! edges (copies). [`BlockPool`] is one tier to its users; [`MutableBlock`] and [`ImmutableBlock`]
+//! are single blocks with their bytes.
+//!
+//! For the embedder: nothing here starts or needs a runtime. The async verbs are the sync ones
+//! behind futures that any executor can poll; `_blocking` works inside async code too, where it
+//! blocks the thread it is called on and nothing else. Threads start with the first copy. Dropping
+//! a manager, in async code or not, neither blocks nor panics: copies under way end by themselves,
+//! and memory is unmapped when the last block that shows it is gone.
+
+mod block_pool;
+mod blocks;
+mod build;
+mod config;
+mod error;
+mod kv;
+mod sizing;
+
+pub use block_pool::BlockPool;
+pub use blocks::{ImmutableBlock, MutableBlock, WeakBlock};
+pub use config::{
+    KvBlockManagerConfig, KvBlockManagerConfigBuilder, KvManagerLayoutConfig,
+    KvManagerLayoutConfigBuilder, PolicyFactory,
+};
+pub use error::{BlockError, BlockPoolError, ManagerError, RegisterError};
+pub use kv::{KvBlockManager, OnboardedBlocks, ResetReport, ShutdownReport};

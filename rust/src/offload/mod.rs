@@ -1,1 +1,31 @@
-//! (being written)
+//! What goes down, what comes up, and what is there.
+//!
+//! A [`TierBlocks`] is one tier in full: slots, bytes and, below the first tier, seals. An edge
+//! joins two of them: [`StoreEdge`] copies blocks down, [`LoadEdge`] brings them up.
+//!
+//! * A store seals: the sums of the copy's own pass become the seal of the lower block, which is
+//!   registered only then. A load verifies: the sums of its pass must be those of the seal before
+//!   the upper block is registered. In between, nobody can find either.
+//! * Stores and loads have engines of their own and never wait for each other.
+//! * Write-through keeps weak handles in a bounded, deduplicating queue: a block that is evicted
+//!   before its turn is simply no longer there. What the lower tier has no room for stays queued.
+//! * A key that is on its way down is not copied twice: who asks for it again shares the result.
+//! * [`Match`] is the longest prefix over all tiers, pinned where it was found.
+//!
+//! No lock of an edge is held while a pool is asked or an engine is given work.
+
+mod counters;
+mod epoch;
+mod load;
+mod lookup;
+mod seals;
+mod store;
+mod tier;
+
+pub(crate) use epoch::ResetEpoch;
+pub(crate) use load::LoadEdge;
+pub use load::{Onboard, OnboardOptions, Onboarded};
+pub use lookup::Match;
+pub(crate) use lookup::lookup;
+pub(crate) use store::{StoreEdge, StoreOptions};
+pub use tier::TierBlocks;

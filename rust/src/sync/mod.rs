@@ -61,10 +61,10 @@ mod real {
 
 #[cfg(dynamo_loom)]
 mod real {
-    pub(crate) use loom::sync::{MutexGuard, atomic};
     use loom::sync::{Condvar as LoomCondvar, Mutex as LoomMutex};
-    pub(crate) use std::sync::{Arc, Weak};
+    pub(crate) use loom::sync::{MutexGuard, atomic};
     use std::sync::PoisonError;
+    pub(crate) use std::sync::{Arc, Weak};
     use std::time::Duration;
 
     /// A mutex whose `lock` always succeeds.

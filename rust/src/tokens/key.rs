@@ -1,6 +1,10 @@
-//! The names of blocks: ours ([`SequenceHash`], [`Key`]) and the engine's ([`EngineKey`]).
+//! Our names of blocks: [`SequenceHash`] and [`Key`].
 
-use std::fmt;
+use std::{fmt, str::FromStr};
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+
+use super::TokenError;
 
 /// 128-bit identity of a block: chained over parent, tokens and everything else that changes the
 /// bytes. An unsigned 128-bit number; bytes are little-endian, text is 32 hex digits, highest first.
@@ -13,6 +17,23 @@ impl SequenceHash {
         Self(value)
     }
 
+    /// The hash with these 16 bytes, little-endian: the inverse of [`as_bytes`](Self::as_bytes).
+    pub const fn from_le_bytes(bytes: [u8; 16]) -> Self {
+        Self(u128::from_le_bytes(bytes))
+    }
+
+    /// The hash for an engine's own hash of 8, 16 or 32 bytes: its number read big-endian, of which
+    /// the low 128 bits are kept. Any other length is a [`TokenError::HashLength`].
+    pub fn from_engine_hash(bytes: &[u8]) -> Result<Self, TokenError> {
+        match bytes.len() {
+            8 | 16 | 32 => {
+                let low = &bytes[bytes.len().saturating_sub(16)..];
+                Ok(Self(low.iter().fold(0, |number, &byte| number << 8 | u128::from(byte))))
+            }
+            len => Err(TokenError::HashLength { len }),
+        }
+    }
+
     /// The hash as a number.
     pub const fn as_u128(self) -> u128 {
         self.0
@@ -21,6 +42,24 @@ impl SequenceHash {
     /// The 16 bytes, little-endian.
     pub const fn as_bytes(self) -> [u8; 16] {
         self.0.to_le_bytes()
+    }
+
+    /// Whether the upper 64 bits are zero: a 64-bit hash, too short to name bytes outside one
+    /// process.
+    pub const fn is_64_bit(self) -> bool {
+        self.0 >> 64 == 0
+    }
+}
+
+impl From<u128> for SequenceHash {
+    fn from(value: u128) -> Self {
+        Self(value)
+    }
+}
+
+impl From<SequenceHash> for u128 {
+    fn from(hash: SequenceHash) -> Self {
+        hash.0
     }
 }
 
@@ -33,6 +72,30 @@ impl fmt::Display for SequenceHash {
 impl fmt::Debug for SequenceHash {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "SequenceHash({self})")
+    }
+}
+
+impl FromStr for SequenceHash {
+    type Err = TokenError;
+
+    /// Reads the 32 hexadecimal digits of the displayed form, in either case.
+    fn from_str(text: &str) -> Result<Self, TokenError> {
+        // The digits are checked one by one because the number's own parser also takes a sign.
+        let digits = text.len() == 32 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+        let number = if digits { u128::from_str_radix(text, 16).ok() } else { None };
+        number.map(Self).ok_or_else(|| TokenError::HashText { text: text.to_owned() })
+    }
+}
+
+impl Serialize for SequenceHash {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for SequenceHash {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(de::Error::custom)
     }
 }
 
@@ -49,25 +112,35 @@ pub struct Key {
     pub group: u32,
 }
 
-impl From<SequenceHash> for Key {
-    fn from(hash: SequenceHash) -> Self {
-        Self { hash, group: 0 }
+impl Key {
+    /// The block `hash` of layer group `group`.
+    pub const fn new(hash: SequenceHash, group: u32) -> Self {
+        Self { hash, group }
+    }
+
+    /// 64 well-mixed bits of the key: the same in every process, for eviction policies that remember
+    /// blocks which have left. Two keys may share them, and whoever wants to can construct such
+    /// keys: a digest never decides whether bytes are the right ones.
+    pub const fn digest(self) -> u64 {
+        // Digits of pi: arbitrary, odd, with no pattern that a key could share.
+        const LOW: u64 = 0x243f_6a88_85a3_08d3;
+        const HIGH: u64 = 0x1319_8a2e_0370_7345;
+        const GROUP: u64 = 0xa409_3822_299f_31d1;
+        let number = self.hash.as_u128();
+        let hash = fold(number as u64 ^ LOW, (number >> 64) as u64 ^ HIGH);
+        fold(hash ^ self.group as u64, GROUP)
     }
 }
 
-/// The engine's own name of a block, at most 40 bytes, compared whole on every hit.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub struct EngineKey {
-    bytes: [u8; Self::MAX_LEN],
-    len: u8,
+/// The two halves of a 128-bit product, combined: what the low bits of a product lack, the high bits
+/// have.
+const fn fold(a: u64, b: u64) -> u64 {
+    let product = a as u128 * b as u128;
+    product as u64 ^ (product >> 64) as u64
 }
 
-impl EngineKey {
-    /// Longest engine key: vLLM's 32-byte hash and 4-byte group, with room to spare.
-    pub const MAX_LEN: usize = 40;
-
-    /// The bytes as given.
-    pub fn as_bytes(&self) -> &[u8] {
-        &self.bytes[..usize::from(self.len)]
+impl From<SequenceHash> for Key {
+    fn from(hash: SequenceHash) -> Self {
+        Self { hash, group: 0 }
     }
 }

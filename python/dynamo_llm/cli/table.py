@@ -1,0 +1,143 @@
+"""Results as tables on stdout. Bytes are decimal: 1 GB is 10^9 bytes."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+Result = Mapping[str, Any]
+
+
+def show_replay(result: Result) -> None:
+    """Show what `_core.replay` returned: hits and evictions by tier, traffic, latencies."""
+    _show(
+        result["trace"],
+        _summary(result),
+        _tiers(result),
+        _traffic(result),
+        _latencies(result),
+    )
+
+
+def show_index(result: Result) -> None:
+    """Show one point of `_core.replay_index`, or the `points` of a sweep."""
+    points = result.get("points", [result])
+    first = points[0]
+    seconds = sum(point["seconds"] for point in points)
+    _show(
+        first["trace"],
+        f"{_count(first['blocks'])} blocks, {_count(first['unique_blocks'])} of them unique; "
+        f"{seconds:.2f} s",
+        _points(points),
+    )
+
+
+def _show(title: str, *parts: Table | str) -> None:
+    console = Console(highlight=False)
+    # A `Text`, since a file name may look like markup.
+    console.print(Text(title, style="bold"))
+    for part in parts:
+        console.print()
+        console.print(part)
+
+
+def _summary(result: Result) -> Table:
+    table = _table("", "")
+    table.add_row("policy", result["policy"])
+    table.add_row("requests", _count(result["requests"]))
+    if result["cut_requests"]:
+        table.add_row("  longer than the device tier", _count(result["cut_requests"]))
+    table.add_row("blocks", _count(result["blocks"]))
+    table.add_row("hit blocks", _count(result["hit_blocks"]))
+    table.add_row("hit rate", _percent(result["hit_rate"]))
+    if result["verified_blocks"]:
+        failures = result["verify_failures"]
+        table.add_row("verified blocks", _count(result["verified_blocks"]))
+        table.add_row(
+            "verify failures", Text(_count(failures), style="bold red" if failures else "green")
+        )
+    else:
+        table.add_row("verify failures", "not checked (--verify)")
+    table.add_row("seconds", f"{result['seconds']:.2f}")
+    return table
+
+
+def _tiers(result: Result) -> Table:
+    capacity = result["capacity_blocks"]
+    table = _table("tier", "blocks held", "hits", "of all blocks", "evictions")
+    for tier, hits in result["hits"].items():
+        if tier not in capacity:
+            continue
+        share = 100 * hits / result["blocks"] if result["blocks"] else 0.0
+        table.add_row(
+            tier,
+            _count(capacity[tier]),
+            _count(hits),
+            _percent(share),
+            _count(result["evictions"].get(tier, 0)),
+        )
+    return table
+
+
+def _traffic(result: Result) -> Table:
+    table = _table("moved", "bytes", "bandwidth")
+    for edge, moved in result["bytes"].items():
+        rate = result["bandwidth"].get(edge)
+        table.add_row(edge, _bytes(moved), f"{_bytes(rate)}/s" if rate else "-")
+    return table
+
+
+def _latencies(result: Result) -> Table:
+    table = _table("latency", "p50", "p99")
+    for verb, quantiles in result["latency_us"].items():
+        table.add_row(verb, _micros(quantiles["p50"]), _micros(quantiles["p99"]))
+    return table
+
+
+def _points(points: list[Result]) -> Table:
+    """One row per capacity, one column per policy, hit rates inside."""
+    policies = list(dict.fromkeys(point["policy"] for point in points))
+    rates: dict[int, dict[str, float]] = {}
+    for point in points:
+        rates.setdefault(point["capacity_blocks"], {})[point["policy"]] = point["hit_rate"]
+
+    unique = points[0]["unique_blocks"]
+    table = _table("capacity", "of unique", *(f"hits, {policy}" for policy in policies))
+    for capacity, by_policy in rates.items():
+        share = 100 * capacity / unique if unique else 0.0
+        cells = (_percent(by_policy[policy]) for policy in policies)
+        table.add_row(f"{_count(capacity)} blocks", _percent(share), *cells)
+    return table
+
+
+def _table(first: str, *rest: str) -> Table:
+    """A table whose first column names and whose others count."""
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, show_header=any(rest), pad_edge=False)
+    table.add_column(first)
+    for header in rest:
+        table.add_column(header, justify="right")
+    return table
+
+
+def _count(value: int) -> str:
+    return f"{value:,}"
+
+
+def _percent(value: float) -> str:
+    return f"{value:.2f} %"
+
+
+def _micros(value: float | None) -> str:
+    """Microseconds; `-` where the verb was never used."""
+    return "-" if value is None else f"{value:,.1f} us"
+
+
+def _bytes(value: float) -> str:
+    for unit in ("B", "kB", "MB", "GB"):
+        if value < 1000:
+            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.2f} {unit}"
+        value /= 1000
+    return f"{value:,.2f} TB"

@@ -1,0 +1,238 @@
+//! Whether the settings make sense together.
+//!
+//! Everything is looked at before anything is said, so one run names every problem.
+
+use std::fmt::Display;
+
+use super::{
+    Capacity, Config, ConfigError, Finding, Nixl, OffloadPolicy, Severity, Source, Tier,
+    size::format_size,
+};
+use crate::layout::{MAX_INNER_DIM, MAX_NUM_LAYERS, MAX_OUTER_DIM, MAX_PAGE_SIZE};
+
+/// Most blocks of a tier: slots are numbered in 32 bits, and the last number means none.
+const MAX_BLOCKS: usize = u32::MAX as usize - 1;
+/// Most copy threads; more than any machine profits from.
+const MAX_THREADS: usize = 1024;
+/// Longest deadline: a day.
+const MAX_DEADLINE_MS: usize = 86_400_000;
+
+impl Config {
+    /// Checks everything and returns what there is to say short of an error.
+    ///
+    /// Fails with every problem at once; under `strict` warnings are problems.
+    pub fn validate(&self) -> Result<Vec<Finding>, ConfigError> {
+        let mut findings = self.noticed().unwrap_or_default().to_vec();
+        findings.extend(self.check());
+        if self.strict {
+            for finding in findings.iter_mut().filter(|f| f.severity == Severity::Warning) {
+                finding.severity = Severity::Error;
+            }
+        }
+        let (errors, rest): (Vec<_>, Vec<_>) =
+            findings.into_iter().partition(|finding| finding.severity == Severity::Error);
+        if errors.is_empty() { Ok(rest) } else { Err(ConfigError::Invalid { findings: errors }) }
+    }
+
+    pub(super) fn check(&self) -> Vec<Finding> {
+        let mut report = Report::default();
+        self.check_model(&mut report);
+        self.check_tier(Tier::Device, &mut report);
+        self.check_tier(Tier::Host, &mut report);
+        self.check_tiers(&mut report);
+        self.check_traffic(&mut report);
+        if self.runtime.nixl == Nixl::Enabled {
+            report.error(
+                "runtime.nixl",
+                "enabled",
+                "nixl is not part of this version",
+                "remove it, or call disable_nixl()",
+            );
+        }
+        report.0
+    }
+
+    fn check_model(&self, report: &mut Report) {
+        let model = &self.model;
+        report.range("model.num_layers", model.num_layers, MAX_NUM_LAYERS);
+        report.range("model.outer_dim", model.outer_dim, MAX_OUTER_DIM);
+        report.range("model.page_size", model.page_size, MAX_PAGE_SIZE);
+        report.range("model.inner_dim", model.inner_dim, MAX_INNER_DIM);
+        for (field, text) in [
+            ("model.name", &model.name),
+            ("model.revision", &model.revision),
+            ("model.adapter", &model.adapter),
+        ] {
+            if text.as_ref().is_some_and(|text| text.trim().is_empty()) {
+                report.error(field, "\"\"", "it is empty", "give it a value or leave it out");
+            }
+        }
+        let assumed: Vec<String> = ["model.num_layers", "model.page_size", "model.inner_dim"]
+            .into_iter()
+            .filter(|path| self.noticed().is_some() && self.source(path) == Source::Default)
+            .map(str::to_owned)
+            .collect();
+        if !assumed.is_empty() {
+            report.warn(
+                &assumed.join(", "),
+                "",
+                format!(
+                    "not stated, so {} layers, {} tokens a block and {} elements are assumed",
+                    model.num_layers, model.page_size, model.inner_dim
+                ),
+                "state the model's own numbers",
+            );
+        }
+    }
+
+    fn check_tier(&self, tier: Tier, report: &mut Report) {
+        let Some(config) = self.tier(tier) else { return };
+        if config.capacity.is_off() {
+            return self.check_off(tier, report);
+        }
+        let Some(slot) = self.model.block_bytes().and_then(|b| config.layout.slot_bytes(b)) else {
+            return;
+        };
+        if slot == 0 {
+            // The field that is 0 has been named.
+            return;
+        }
+        match config.capacity {
+            Capacity::Default => {}
+            Capacity::Blocks(blocks) => {
+                let field = format!("{tier}.blocks");
+                report.slots(&field, blocks, blocks, slot);
+            }
+            Capacity::Bytes(bytes) => {
+                let field = format!("{tier}.bytes");
+                let blocks = usize::try_from(bytes).map_or(usize::MAX, |bytes| bytes / slot);
+                let used = blocks.saturating_mul(slot) as u64;
+                report.slots(&field, bytes, blocks, slot);
+                if blocks == 0 {
+                    report.error(
+                        &field,
+                        bytes,
+                        format!("less than one block, which takes {slot} bytes"),
+                        format!("give at least {slot}, or 0 to switch the tier off"),
+                    );
+                } else if used != bytes {
+                    report.0.push(Finding::new(
+                        Severity::Info,
+                        field,
+                        bytes,
+                        format!("rounded down to {blocks} blocks of {slot} bytes, {used} in all"),
+                        format!("nothing is needed; a multiple of {slot} avoids this note"),
+                    ));
+                }
+            }
+        }
+    }
+
+    /// Settings of a tier that is off are settings without effect.
+    fn check_off(&self, tier: Tier, report: &mut Report) {
+        let section = format!("{tier}.");
+        for setting in self.effective() {
+            let idle = setting.field.strip_prefix(&section).is_some_and(|key| {
+                !matches!(key, "blocks" | "bytes") && setting.source != Source::Default
+            });
+            if idle {
+                report.warn(
+                    setting.field,
+                    setting.value,
+                    format!("without effect: the {tier} tier is off"),
+                    format!("remove it, or give {tier}.blocks a number"),
+                );
+            }
+        }
+    }
+
+    /// What tiers are to each other.
+    fn check_tiers(&self, report: &mut Report) {
+        match (self.blocks(Tier::Device), self.blocks(Tier::Host)) {
+            (Some(0), Some(0)) if self.device.capacity.is_off() && self.host.capacity.is_off() => {
+                report.error(
+                    "device.blocks, host.blocks",
+                    0,
+                    "every tier is off",
+                    "give at least one tier a capacity",
+                );
+            }
+            (Some(device), Some(host)) if 0 < host && host < device => report.warn(
+                "host.blocks",
+                host,
+                format!(
+                    "smaller than the device tier of {device} blocks: the host would drop blocks \
+                     that the device still holds and hardly add a hit"
+                ),
+                format!("give the host more than {device} blocks, or 0 to switch it off"),
+            ),
+            _ => {}
+        }
+    }
+
+    fn check_traffic(&self, report: &mut Report) {
+        let (offload, transfer) = (&self.offload, &self.transfer);
+        report.range("offload.queue_blocks", offload.queue_blocks, MAX_BLOCKS);
+        if let Some(threads) = transfer.threads {
+            report.range("transfer.threads", threads, MAX_THREADS);
+        }
+        let deadline = usize::try_from(transfer.deadline_ms).unwrap_or(usize::MAX);
+        report.range("transfer.deadline_ms", deadline, MAX_DEADLINE_MS);
+        let alone = self.device.capacity.is_off() || self.host.capacity.is_off();
+        let asked = self.source("offload.policy") != Source::Default;
+        if alone && asked && offload.policy == OffloadPolicy::WriteThrough {
+            report.warn(
+                "offload.policy",
+                offload.policy,
+                "without effect: there is one tier only",
+                "remove it, or switch the other tier on",
+            );
+        }
+    }
+}
+
+#[derive(Default)]
+struct Report(Vec<Finding>);
+
+impl Report {
+    fn error(
+        &mut self,
+        field: &str,
+        value: impl Display,
+        message: impl Into<String>,
+        remedy: impl Into<String>,
+    ) {
+        self.0.push(Finding::new(Severity::Error, field, value, message, remedy));
+    }
+
+    fn warn(
+        &mut self,
+        field: &str,
+        value: impl Display,
+        message: impl Into<String>,
+        remedy: impl Into<String>,
+    ) {
+        self.0.push(Finding::new(Severity::Warning, field, value, message, remedy));
+    }
+
+    fn range(&mut self, field: &str, value: usize, most: usize) {
+        if !(1..=most).contains(&value) {
+            let remedy = format!("give a number from 1 to {most}");
+            self.error(field, value, "out of range", remedy);
+        }
+    }
+
+    /// Whether so many blocks can be numbered and addressed.
+    fn slots(&mut self, field: &str, value: impl Display, blocks: usize, slot: usize) {
+        let addressable = isize::MAX as usize / slot;
+        let most = addressable.min(MAX_BLOCKS);
+        if blocks > most {
+            self.error(
+                field,
+                value,
+                format!("more than a tier can hold, {most} blocks of {slot} bytes"),
+                format!("give at most {}", format_size(most as u64 * slot as u64)),
+            );
+        }
+    }
+}

@@ -1,0 +1,198 @@
+//! From a configuration to tiers.
+
+use std::ops::ControlFlow;
+
+use super::{KvBlockManagerConfig, KvManagerLayoutConfig, ManagerError, sizing};
+use crate::{
+    config::{Config, Finding, LayoutKind, Severity, Tier},
+    events::EventStream,
+    layout::{BlockLayout, LayoutConfig, LayoutType},
+    offload::TierBlocks,
+    pool::{SlotPool, SlotPoolOptions},
+    seal::{Fingerprint, FingerprintFields},
+    storage::{AvailableMemory, Storage, StorageError, SystemStorage, available_memory},
+    sync::Arc,
+    transfer::BlockMemory,
+};
+
+/// The tiers, fastest first, and what there is to say about them.
+pub(super) struct Tiers {
+    pub(super) device: Option<Arc<TierBlocks>>,
+    pub(super) host: Option<Arc<TierBlocks>>,
+    pub(super) findings: Vec<Finding>,
+}
+
+pub(super) fn tiers(
+    config: &KvBlockManagerConfig,
+    events: &Arc<EventStream>,
+) -> Result<Tiers, ManagerError> {
+    let settings = &config.settings;
+    let available = available_memory();
+    let mut findings = config.findings.clone();
+    let device = sizing::blocks(settings, Tier::Device, &available, &mut findings);
+    let host = sizing::blocks(settings, Tier::Host, &available, &mut findings);
+    let device = Plan::new(settings, Tier::Device, device, &config.device)?;
+    let host = Plan::new(settings, Tier::Host, host, &config.host)?;
+    check_sum(device.iter().chain(&host), &available)?;
+    if device.as_ref().is_some_and(|device| device.layout_config.storage.is_none()) {
+        findings.push(Finding::new(
+            Severity::Info,
+            "device",
+            "ordinary memory",
+            "no GPU memory was given, so the device tier lies in ordinary memory",
+            "give the device tier its storage to use a GPU's",
+        ));
+    }
+    let fingerprint = fingerprint(settings);
+    let build = |plan: Plan<'_>, findings: &mut Vec<Finding>| {
+        plan.build(settings, fingerprint, &available, events, findings).map(Arc::new)
+    };
+    Ok(Tiers {
+        device: device.map(|plan| build(plan, &mut findings)).transpose()?,
+        host: host.map(|plan| build(plan, &mut findings)).transpose()?,
+        findings,
+    })
+}
+
+/// A tier whose arithmetic is done and whose memory is not taken yet.
+struct Plan<'a> {
+    tier: Tier,
+    blocks: usize,
+    layout: BlockLayout,
+    layout_config: &'a KvManagerLayoutConfig,
+}
+
+impl<'a> Plan<'a> {
+    /// `None` when the tier is off.
+    fn new(
+        settings: &Config,
+        tier: Tier,
+        blocks: usize,
+        layout_config: &'a KvManagerLayoutConfig,
+    ) -> Result<Option<Self>, ManagerError> {
+        if blocks == 0 {
+            return Ok(None);
+        }
+        let kind = settings.tier(tier).map_or(LayoutKind::FullyContiguous, |tier| tier.layout);
+        let layout_type = layout_config.layout_type.clone().unwrap_or_else(|| layout_type(kind));
+        let model = &settings.model;
+        let shape = LayoutConfig::builder()
+            .num_blocks(blocks)
+            .num_layers(model.num_layers)
+            .outer_dim(model.outer_dim)
+            .page_size(model.page_size)
+            .inner_dim(model.inner_dim)
+            .dtype(model.dtype)
+            .build();
+        let layout = BlockLayout::new(shape, &layout_type)
+            .map_err(|source| ManagerError::Layout { tier, source })?;
+        Ok(Some(Self { tier, blocks, layout, layout_config }))
+    }
+
+    /// Bytes of ordinary memory that the tier will take.
+    fn system_bytes(&self) -> u64 {
+        let ours = self.layout_config.storage.is_none() && self.layout_config.allocator.is_none();
+        if ours { self.layout.storage_sizes().iter().map(|&size| size as u64).sum() } else { 0 }
+    }
+
+    fn build(
+        self,
+        settings: &Config,
+        fingerprint: Fingerprint,
+        available: &AvailableMemory,
+        events: &Arc<EventStream>,
+        findings: &mut Vec<Finding>,
+    ) -> Result<TierBlocks, ManagerError> {
+        let Self { tier, blocks, layout, layout_config } = self;
+        let refuse = |source| ManagerError::Storage { tier, blocks, source };
+        let storages = match (&layout_config.storage, &layout_config.allocator) {
+            (Some(storages), _) => storages.clone(),
+            (None, Some(allocator)) => {
+                let sizes = layout.storage_sizes().iter();
+                let storages: Result<_, _> = sizes.map(|&size| allocator.allocate(size)).collect();
+                storages.map_err(refuse)?
+            }
+            (None, None) => system(settings, tier, &layout, available, findings).map_err(refuse)?,
+        };
+        let policy = match &layout_config.policy {
+            Some(policy) => policy(blocks as u32),
+            None => settings.eviction_of(tier).build(blocks as u32),
+        };
+        let memory = Arc::new(BlockMemory::new(layout, storages).map_err(refuse)?);
+        let events = events.is_attached().then(|| events.clone());
+        let pool = SlotPool::new(SlotPoolOptions { tier, capacity: blocks, policy, events })?;
+        Ok(match tier {
+            Tier::Device => TierBlocks::unsealed(pool, memory, fingerprint),
+            _ => TierBlocks::sealed(pool, memory, fingerprint),
+        })
+    }
+}
+
+/// All tiers together must fit, not each alone: memory is committed only as it is touched.
+fn check_sum<'a>(
+    plans: impl Iterator<Item = &'a Plan<'a>> + Clone,
+    available: &AvailableMemory,
+) -> Result<(), ManagerError> {
+    let total = plans.clone().fold(0_u64, |sum, plan| sum.saturating_add(plan.system_bytes()));
+    let Err(source) = available.check(total) else { return Ok(()) };
+    // Blame the tier that asks for most.
+    let largest = plans.max_by_key(|plan| plan.system_bytes());
+    let (tier, blocks) = largest.map_or((Tier::Device, 0), |plan| (plan.tier, plan.blocks));
+    Err(ManagerError::Storage { tier, blocks, source })
+}
+
+fn system(
+    settings: &Config,
+    tier: Tier,
+    layout: &BlockLayout,
+    available: &AvailableMemory,
+    findings: &mut Vec<Finding>,
+) -> Result<Vec<Arc<dyn Storage>>, StorageError> {
+    let prefault = settings.tier(tier).is_some_and(|tier| tier.prefault);
+    let mut storages: Vec<Arc<dyn Storage>> = Vec::new();
+    for &size in layout.storage_sizes() {
+        let storage = SystemStorage::within(size, available)?;
+        if prefault {
+            let threads = settings.transfer.threads_or_default();
+            let committed = storage.prefault(threads, |_| ControlFlow::Continue(()));
+            if let Err(error) = committed {
+                findings.push(Finding::new(
+                    Severity::Warning,
+                    format!("{tier}.prefault"),
+                    true,
+                    format!("not everything was committed: {error}"),
+                    "the rest is committed at first touch",
+                ));
+            }
+        }
+        storages.push(Arc::new(storage));
+    }
+    Ok(storages)
+}
+
+fn layout_type(kind: LayoutKind) -> LayoutType {
+    match kind {
+        LayoutKind::FullyContiguous => LayoutType::FullyContiguous,
+        LayoutKind::Paged => LayoutType::Paged,
+        LayoutKind::LayerSeparate => LayoutType::LayerSeparate { outer_contiguous: false },
+    }
+}
+
+/// What decides how stored bytes are read. The device's own layout is not part of it: lower tiers
+/// hold blocks in canonical order whatever it is.
+fn fingerprint(settings: &Config) -> Fingerprint {
+    let model = &settings.model;
+    let shape = format!(
+        "layers={} outer={} page={} inner={}",
+        model.num_layers, model.outer_dim, model.page_size, model.inner_dim
+    );
+    FingerprintFields::builder()
+        .maybe_model(model.name.clone())
+        .maybe_revision(model.revision.clone())
+        .maybe_weights(model.adapter.clone())
+        .dtype(model.dtype.name())
+        .page_size(model.page_size as u64)
+        .layout(shape)
+        .build()
+        .fingerprint()
+}

@@ -1,0 +1,445 @@
+//! The manager itself.
+
+use std::{
+    collections::BTreeMap,
+    fmt,
+    time::{Duration, Instant},
+};
+
+use super::{
+    BlockPool, ImmutableBlock, KvBlockManagerConfig, ManagerError, MutableBlock, block_pool, build,
+    config::Engines,
+};
+use crate::{
+    config::{Config, Finding, OffloadPolicy, Severity, Tier},
+    events::EventStream,
+    metrics::{BlockManagerMetrics, Edge, LatencyHistogram},
+    offload::{
+        LoadEdge, Match, Onboard, OnboardOptions, Onboarded, ResetEpoch, StoreEdge, StoreOptions,
+        TierBlocks, lookup,
+    },
+    pool::{ImmutableSlots, MutableSlots},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
+    tokens::{Key, SequenceHash},
+    transfer::{BlockResult, DeadlineTimer, HostEngine, Transfer},
+};
+
+/// Blocks under way at a time on behalf of write-through: each keeps a slot on both sides.
+const WRITE_THROUGH_IN_FLIGHT: usize = 256;
+
+/// The KV block manager of one worker. Clones share it.
+///
+/// See the [crate documentation](crate) and the examples of the repository.
+#[derive(Clone)]
+pub struct KvBlockManager {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    settings: Config,
+    findings: Vec<Finding>,
+    device: Option<BlockPool>,
+    host: Option<BlockPool>,
+    store: Option<StoreEdge>,
+    load: Option<LoadEdge>,
+    events: Arc<EventStream>,
+    resets: ResetEpoch,
+    /// One reset at a time.
+    resetting: Mutex<()>,
+    closed: Arc<AtomicBool>,
+    latency: Latency,
+}
+
+#[derive(Default)]
+struct Latency {
+    lookup: LatencyHistogram,
+    onboard: LatencyHistogram,
+}
+
+/// The blocks that an onboarding brought.
+#[derive(Debug)]
+pub struct OnboardedBlocks {
+    /// The longest prefix that is on the device now, after what was skipped.
+    pub blocks: Vec<ImmutableBlock>,
+    /// What became of each block after those skipped, in order.
+    pub results: Vec<BlockResult>,
+    /// Blocks given to copy into that were not needed, as they were.
+    pub unused: Vec<MutableBlock>,
+}
+
+/// What a reset left.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ResetReport {
+    /// Blocks per tier that somebody still holds. They serve their holders and nobody else.
+    pub held: BTreeMap<Tier, usize>,
+}
+
+/// What a shutdown left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ShutdownReport {
+    /// Blocks that were to go down and had not arrived when time was up.
+    pub unfinished: usize,
+}
+
+impl KvBlockManager {
+    /// Makes a manager. Memory is mapped, not touched; no thread is started.
+    ///
+    /// # Errors
+    /// [`ManagerError`] when a tier's layout, memory or pool cannot be made.
+    pub async fn new(config: KvBlockManagerConfig) -> Result<Self, ManagerError> {
+        Self::new_blocking(config)
+    }
+
+    /// [`new`](Self::new) without a future.
+    ///
+    /// # Errors
+    /// The same.
+    pub fn new_blocking(config: KvBlockManagerConfig) -> Result<Self, ManagerError> {
+        let events = Arc::new(match &config.event_manager {
+            Some(sink) => EventStream::new(sink.clone()),
+            None => EventStream::detached(),
+        });
+        let build::Tiers { device, host, findings } = build::tiers(&config, &events)?;
+        report(&findings);
+        let settings = config.settings;
+        let timer = DeadlineTimer::new();
+        let resets = ResetEpoch::default();
+        let (mut store, mut load) = (None, None);
+        if let (Some(device), Some(host)) = (&device, &host) {
+            let Engines { load: up, store: down } =
+                config.engines.unwrap_or_else(|| engines(&settings));
+            let options = StoreOptions {
+                queue_blocks: settings.offload.queue_blocks,
+                in_flight_blocks: WRITE_THROUGH_IN_FLIGHT,
+            };
+            let (upper, lower) = (device.clone(), host.clone());
+            store =
+                Some(StoreEdge::new(upper, lower, down, timer.clone(), resets.clone(), options));
+            load = Some(LoadEdge::new(device.clone(), host.clone(), up, timer, resets.clone()));
+        }
+        let write_through =
+            store.clone().filter(|_| settings.offload.policy == OffloadPolicy::WriteThrough);
+        let closed = Arc::new(AtomicBool::new(false));
+        let pool = |tier, below| BlockPool::new(tier, below, closed.clone());
+        let device = device.map(|tier| pool(tier, write_through));
+        let host = host.map(|tier| pool(tier, None));
+        Ok(Self {
+            inner: Arc::new(Inner {
+                settings,
+                findings,
+                device,
+                host,
+                store,
+                load,
+                events,
+                resets,
+                resetting: Mutex::new(()),
+                closed,
+                latency: Latency::default(),
+            }),
+        })
+    }
+
+    /// Tokens of a block.
+    pub fn block_size(&self) -> usize {
+        self.inner.settings.model.page_size
+    }
+
+    /// Number of this worker.
+    pub fn worker_id(&self) -> u64 {
+        self.inner.settings.runtime.worker_id
+    }
+
+    /// The settings in force, with their sources.
+    pub fn settings(&self) -> &Config {
+        &self.inner.settings
+    }
+
+    /// What was decided or noticed at start: default sizes, fallbacks in force, doubtful settings.
+    pub fn findings(&self) -> &[Finding] {
+        &self.inner.findings
+    }
+
+    /// The device tier; `None` when it is off.
+    pub fn device(&self) -> Option<&BlockPool> {
+        self.inner.device.as_ref()
+    }
+
+    /// The host tier; `None` when it is off.
+    pub fn host(&self) -> Option<&BlockPool> {
+        self.inner.host.as_ref()
+    }
+
+    /// The pool of `tier`; `None` when it is off.
+    pub fn pool(&self, tier: Tier) -> Option<&BlockPool> {
+        match tier {
+            Tier::Device => self.device(),
+            Tier::Host => self.host(),
+            Tier::Disk | Tier::Remote => None,
+        }
+    }
+
+    fn tiers(&self) -> impl Iterator<Item = &BlockPool> {
+        [self.device(), self.host()].into_iter().flatten()
+    }
+
+    /// The longest prefix of `hashes` over all tiers, held where it was found.
+    ///
+    /// # Errors
+    /// [`ManagerError::Shutdown`].
+    pub fn lookup(&self, hashes: &[SequenceHash]) -> Result<Match, ManagerError> {
+        self.lookup_keys(&block_pool::keys(hashes))
+    }
+
+    /// [`lookup`](Self::lookup) of keys, which name a group beside the hash.
+    ///
+    /// # Errors
+    /// The same.
+    pub fn lookup_keys(&self, keys: &[Key]) -> Result<Match, ManagerError> {
+        self.check_open()?;
+        let start = Instant::now();
+        let tiers: Vec<&TierBlocks> = self.tiers().map(|pool| &**pool.blocks()).collect();
+        let found = lookup(&tiers, keys);
+        self.inner.latency.lookup.record(start.elapsed());
+        Ok(found)
+    }
+
+    /// Brings a match to the device: what is there stays, the rest is copied up and verified.
+    ///
+    /// Returns the longest prefix that arrived, by the deadline at the latest (the configured one
+    /// when the options have none). Dropping the future gives the onboarding up.
+    ///
+    /// # Errors
+    /// [`ManagerError::Shutdown`], [`ManagerError::NoSuchTier`] without a device tier. Blocks that
+    /// do not arrive are no error: see [`OnboardedBlocks::results`].
+    pub async fn onboard(
+        &self,
+        found: Match,
+        options: OnboardOptions,
+    ) -> Result<OnboardedBlocks, ManagerError> {
+        let start = Instant::now();
+        let onboarded = self.start_onboard(found, options)?.await;
+        self.inner.latency.onboard.record(start.elapsed());
+        self.with_bytes(onboarded)
+    }
+
+    /// [`onboard`](Self::onboard) without a future.
+    ///
+    /// # Errors
+    /// The same.
+    pub fn onboard_blocking(
+        &self,
+        found: Match,
+        options: OnboardOptions,
+    ) -> Result<OnboardedBlocks, ManagerError> {
+        let onboarded = self.onboard_slots(found, options)?;
+        self.with_bytes(onboarded)
+    }
+
+    /// [`onboard_blocking`](Self::onboard_blocking) with the prefix as one handle.
+    ///
+    /// # Errors
+    /// The same.
+    pub fn onboard_slots(
+        &self,
+        found: Match,
+        options: OnboardOptions,
+    ) -> Result<Onboarded, ManagerError> {
+        let start = Instant::now();
+        let mut under_way = self.start_onboard(found, options)?;
+        loop {
+            match under_way.wait(None) {
+                Ok(onboarded) => {
+                    self.inner.latency.onboard.record(start.elapsed());
+                    return Ok(onboarded);
+                }
+                Err(still) => under_way = still,
+            }
+        }
+    }
+
+    /// Starts to bring a match up and returns at once.
+    ///
+    /// # Errors
+    /// As [`onboard`](Self::onboard).
+    pub fn start_onboard(
+        &self,
+        found: Match,
+        mut options: OnboardOptions,
+    ) -> Result<Onboard, ManagerError> {
+        self.check_open()?;
+        options.deadline = options.deadline.or_else(|| self.deadline());
+        match (&self.inner.load, &self.inner.device) {
+            (Some(load), _) => Ok(load.onboard(found, options)),
+            (None, Some(_)) => Ok(Onboard::in_place(found, options)),
+            (None, None) => Err(ManagerError::NoSuchTier { tier: Tier::Device }),
+        }
+    }
+
+    fn with_bytes(&self, onboarded: Onboarded) -> Result<OnboardedBlocks, ManagerError> {
+        let device = self.device().ok_or(ManagerError::NoSuchTier { tier: Tier::Device })?;
+        let Onboarded { blocks, results, unused } = onboarded;
+        let tier = device.blocks();
+        Ok(OnboardedBlocks {
+            blocks: blocks.map_or_else(Vec::new, |blocks| device.single(blocks)),
+            results,
+            unused: unused
+                .into_iter()
+                .flat_map(MutableSlots::into_singles)
+                .map(|slot| MutableBlock::new(tier.clone(), slot))
+                .collect(),
+        })
+    }
+
+    /// Copies device blocks down to the host tier. The transfer reports each block.
+    ///
+    /// # Errors
+    /// [`ManagerError::Shutdown`], [`ManagerError::NoSuchTier`] when one of the two tiers is off.
+    pub fn offload(&self, blocks: &[ImmutableBlock]) -> Result<Transfer, ManagerError> {
+        let slots = ImmutableSlots::join(blocks.iter().map(|block| block.slot.clone()));
+        match slots {
+            Some(slots) => self.offload_slots(&slots),
+            None => Ok(Transfer::of_nothing()),
+        }
+    }
+
+    /// [`offload`](Self::offload) for one handle of many blocks.
+    ///
+    /// # Errors
+    /// The same.
+    pub fn offload_slots(&self, blocks: &ImmutableSlots) -> Result<Transfer, ManagerError> {
+        self.check_open()?;
+        let missing = if self.device().is_none() { Tier::Device } else { Tier::Host };
+        let edge = self.inner.store.as_ref().ok_or(ManagerError::NoSuchTier { tier: missing })?;
+        if blocks.pool().tier() != Tier::Device {
+            return Err(ManagerError::NoSuchTier { tier: Tier::Disk });
+        }
+        Ok(edge.offload(blocks, self.deadline()))
+    }
+
+    /// Forgets every block in every tier, copies under way included: once this returns, nothing
+    /// that was cached before is found again. Blocks in use serve their holders to the end.
+    ///
+    /// # Errors
+    /// [`ManagerError::Shutdown`].
+    pub async fn reset(&self) -> Result<ResetReport, ManagerError> {
+        self.reset_blocking()
+    }
+
+    /// [`reset`](Self::reset) without a future.
+    ///
+    /// # Errors
+    /// The same.
+    pub fn reset_blocking(&self) -> Result<ResetReport, ManagerError> {
+        self.check_open()?;
+        let held = {
+            let _one_at_a_time = self.inner.resetting.lock();
+            self.inner.resets.reset(|| {
+                self.tiers().map(|pool| (pool.tier(), pool.blocks().pool().reset())).collect()
+            })
+        };
+        Ok(ResetReport { held })
+    }
+
+    /// Counts and gauges of everything.
+    pub fn status(&self) -> BlockManagerMetrics {
+        let inner = &self.inner;
+        let mut metrics = BlockManagerMetrics {
+            worker_id: self.worker_id(),
+            events: inner.events.metrics(),
+            ..BlockManagerMetrics::default()
+        };
+        metrics.pools = self.tiers().map(|pool| (pool.tier(), pool.status())).collect();
+        let (device, host) = (Tier::Device, Tier::Host);
+        if let Some(edge) = &inner.store {
+            metrics.edges.insert(Edge { from: device, to: host }, edge.metrics());
+        }
+        if let Some(edge) = &inner.load {
+            metrics.edges.insert(Edge { from: host, to: device }, edge.metrics());
+        }
+        metrics.latency.insert("lookup", inner.latency.lookup.summary());
+        metrics.latency.insert("onboard", inner.latency.onboard.summary());
+        metrics
+    }
+
+    /// Waits until what is to go down has arrived, at most `timeout`, then ends the verbs. Blocks
+    /// that are held stay readable.
+    pub async fn shutdown(&self, timeout: Duration) -> ShutdownReport {
+        self.shutdown_blocking(timeout)
+    }
+
+    /// [`shutdown`](Self::shutdown) without a future. A second call reports nothing unfinished.
+    pub fn shutdown_blocking(&self, timeout: Duration) -> ShutdownReport {
+        if self.inner.closed.swap(true, Ordering::AcqRel) {
+            return ShutdownReport { unfinished: 0 };
+        }
+        let unfinished = self.inner.store.as_ref().map_or(0, |edge| edge.flush(timeout).unfinished);
+        if unfinished > 0 {
+            tracing::warn!(unfinished, "shut down before all blocks had gone down");
+        }
+        self.inner.close();
+        ShutdownReport { unfinished }
+    }
+
+    /// Whether the manager was shut down.
+    pub fn is_shut_down(&self) -> bool {
+        self.inner.closed.load(Ordering::Acquire)
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        Instant::now().checked_add(self.inner.settings.transfer.deadline())
+    }
+
+    fn check_open(&self) -> Result<(), ManagerError> {
+        if self.is_shut_down() { Err(ManagerError::Shutdown) } else { Ok(()) }
+    }
+}
+
+impl Inner {
+    fn close(&self) {
+        if let Some(store) = &self.store {
+            store.close();
+        }
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        // Pools and blocks that outlive the manager find it closed; the engines end by themselves.
+        self.closed.store(true, Ordering::Release);
+        self.close();
+    }
+}
+
+fn engines(settings: &Config) -> Engines {
+    let threads = settings.transfer.threads_or_default();
+    // Twice what may wait for write-through, so that explicit offloads have room beside it.
+    let limit = 2 * settings.offload.queue_blocks.max(WRITE_THROUGH_IN_FLIGHT);
+    Engines {
+        load: Arc::new(HostEngine::new("dynamo-load", threads, limit)),
+        store: Arc::new(HostEngine::new("dynamo-store", threads, limit)),
+    }
+}
+
+/// Says once, at start, what was decided.
+fn report(findings: &[Finding]) {
+    for finding in findings {
+        match finding.severity {
+            Severity::Info => tracing::info!("{finding}"),
+            _ => tracing::warn!("{finding}"),
+        }
+    }
+}
+
+impl fmt::Debug for KvBlockManager {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("KvBlockManager")
+            .field("worker_id", &self.worker_id())
+            .field("device", &self.device())
+            .field("host", &self.host())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,48 @@
+//! The seals of a tier's slots.
+//!
+//! One row a slot: the root and the sums of its tiles. A row is written by whoever owns the slot
+//! mutably and read by whoever holds the block in it; the pool's lock, which turns the one into
+//! the other, orders the two. The words are atomic so that this needs no `unsafe`.
+
+use crate::{
+    eviction::SlotId,
+    seal::{Seal, SealRoot},
+    sync::atomic::{AtomicU64, Ordering},
+};
+
+/// Words of a root.
+const ROOT: usize = 2;
+
+/// A row of words for each slot.
+pub(super) struct SealTable {
+    words: Box<[AtomicU64]>,
+    row: usize,
+}
+
+impl SealTable {
+    pub(super) fn new(slots: usize, tiles: usize) -> Self {
+        let row = ROOT + tiles;
+        Self { words: (0..slots * row).map(|_| AtomicU64::new(0)).collect(), row }
+    }
+
+    fn row(&self, slot: SlotId) -> &[AtomicU64] {
+        let start = slot as usize * self.row;
+        &self.words[start..start + self.row]
+    }
+
+    pub(super) fn put(&self, slot: SlotId, seal: &Seal) {
+        let root = u128::from_le_bytes(*seal.root().as_bytes());
+        let root = [root as u64, (root >> 64) as u64];
+        let words = root.iter().chain(seal.sums());
+        for (target, &word) in self.row(slot).iter().zip(words) {
+            target.store(word, Ordering::Relaxed);
+        }
+    }
+
+    pub(super) fn get(&self, slot: SlotId) -> Seal {
+        let words: Vec<u64> =
+            self.row(slot).iter().map(|word| word.load(Ordering::Relaxed)).collect();
+        let root = u128::from(words[0]) | u128::from(words[1]) << 64;
+        Seal::from_parts(SealRoot::from_bytes(root.to_le_bytes()), &words[ROOT..])
+    }
+}

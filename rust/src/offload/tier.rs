@@ -1,0 +1,151 @@
+//! One tier in full: slots, bytes, seals.
+#![allow(unsafe_code)]
+
+use std::fmt;
+
+use super::seals::SealTable;
+use crate::{
+    config::Tier,
+    eviction::SlotId,
+    layout::LayoutError,
+    pool::{ImmutableSlots, MutableSlots, SlotPool},
+    seal::{Fingerprint, Seal},
+    sync::Arc,
+    tokens::Key,
+    transfer::{BlockMemory, sum_block},
+};
+
+/// A tier: the lifecycle of its slots, the bytes in them, and what proves them.
+///
+/// Invariant: pool and memory have the same number of slots.
+pub struct TierBlocks {
+    pool: SlotPool,
+    memory: Arc<BlockMemory>,
+    fingerprint: Fingerprint,
+    seals: Option<SealTable>,
+}
+
+impl TierBlocks {
+    /// A tier whose blocks are written by the engine: nothing is sealed there.
+    pub(crate) fn unsealed(
+        pool: SlotPool,
+        memory: Arc<BlockMemory>,
+        fingerprint: Fingerprint,
+    ) -> Self {
+        Self { pool, memory, fingerprint, seals: None }
+    }
+
+    /// A tier whose blocks arrive from above and are sealed as they do.
+    pub(crate) fn sealed(
+        pool: SlotPool,
+        memory: Arc<BlockMemory>,
+        fingerprint: Fingerprint,
+    ) -> Self {
+        let tiles = memory.tiling().tiles();
+        let seals = Some(SealTable::new(pool.capacity(), tiles));
+        Self { pool, memory, fingerprint, seals }
+    }
+
+    /// Which tier.
+    pub fn tier(&self) -> Tier {
+        self.pool.tier()
+    }
+
+    /// The lifecycle of its slots.
+    pub fn pool(&self) -> &SlotPool {
+        &self.pool
+    }
+
+    /// The bytes of its slots.
+    pub fn memory(&self) -> &Arc<BlockMemory> {
+        &self.memory
+    }
+
+    /// What decides how the bytes are read.
+    pub fn fingerprint(&self) -> &Fingerprint {
+        &self.fingerprint
+    }
+
+    /// Seals `slot`, which the caller owns, as the block `key` with these tile sums.
+    pub(super) fn seal(&self, slot: SlotId, key: Key, sums: Box<[u64]>) {
+        if let Some(seals) = &self.seals {
+            seals.put(slot, &Seal::new(&identity(key), &self.fingerprint, sums));
+        }
+    }
+
+    /// Whether bytes with these tile sums are the block `key` that was sealed in `slot`, which the
+    /// caller holds. A tier without seals has nothing to compare with.
+    pub(super) fn proves(&self, slot: SlotId, key: Key, sums: &[u64]) -> bool {
+        self.seals.as_ref().is_none_or(|seals| {
+            seals.get(slot).verify(&identity(key), &self.fingerprint, sums).is_ok()
+        })
+    }
+
+    /// Re-reads the bytes of held blocks where they lie; per block, whether they are what was
+    /// sealed. Costs a pass over the bytes on the calling thread.
+    ///
+    /// # Errors
+    /// [`LayoutError`] when a handle is of another tier.
+    pub fn verify(&self, blocks: &ImmutableSlots) -> Result<Vec<bool>, LayoutError> {
+        let registrations = blocks.registrations();
+        let pairs = blocks.ids().iter().zip(registrations);
+        pairs
+            .map(|(&id, registration)| {
+                // SAFETY: the block is held, so nobody writes its slot; a sealed tier's memory is
+                // accessible, which its construction checked.
+                let sums = unsafe { sum_block(&self.memory, id) }?;
+                Ok(self.proves(id, registration.key, &sums))
+            })
+            .collect()
+    }
+
+    /// Tests the memory of quarantined slots with two patterns and puts those that hold them back
+    /// into service. Returns (returned, still quarantined).
+    pub fn scrub(&self) -> (usize, usize) {
+        let quarantined = self.pool.take_quarantined();
+        let (mut good, mut bad) = (0, 0);
+        for slot in quarantined.into_singles() {
+            if self.holds_patterns(&slot) {
+                good += 1;
+            } else {
+                bad += 1;
+                self.pool.quarantine_mutable(slot);
+            }
+        }
+        (good, bad)
+    }
+
+    fn holds_patterns(&self, slot: &MutableSlots) -> bool {
+        let layout = self.memory.layout();
+        slot.ids().iter().all(|&id| {
+            let Ok(spans) = layout.spans(id as usize, 0..layout.num_layers()) else { return false };
+            spans.into_iter().all(|span| {
+                // SAFETY: the slot is owned mutably, the span is inside its memory.
+                let bytes =
+                    unsafe { std::slice::from_raw_parts_mut(self.memory.address(span), span.len) };
+                [0x55_u8, 0xaa].into_iter().all(|pattern| {
+                    bytes.fill(pattern);
+                    std::hint::black_box(&mut *bytes).iter().all(|&byte| byte == pattern)
+                })
+            })
+        })
+    }
+}
+
+/// What a seal binds bytes to: the hash, then the group, little-endian.
+fn identity(key: Key) -> [u8; 20] {
+    let mut bytes = [0; 20];
+    bytes[..16].copy_from_slice(&key.hash.as_bytes());
+    bytes[16..].copy_from_slice(&key.group.to_le_bytes());
+    bytes
+}
+
+impl fmt::Debug for TierBlocks {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TierBlocks")
+            .field("pool", &self.pool)
+            .field("memory", &self.memory)
+            .field("sealed", &self.seals.is_some())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,307 @@
+//! The pool as threads share it: the state, its lock, and the verbs.
+
+use std::fmt;
+
+use super::{
+    ImmutableSlots, MutableSlots, PoolError, Registration,
+    state::{Ids, State},
+};
+use crate::{
+    config::Tier,
+    events::EventStream,
+    eviction::{EvictionPolicy, SlotId},
+    metrics::PoolMetrics,
+    sync::{Arc, Mutex, MutexGuard, Weak},
+    tokens::{EngineKey, Key},
+};
+
+/// What a pool is made of.
+pub struct SlotPoolOptions {
+    /// The tier it serves; names it in errors, events and status.
+    pub tier: Tier,
+    /// Slots, 1 to [`SlotPool::MAX_CAPACITY`].
+    pub capacity: usize,
+    /// Which block goes when room is needed; sized for `capacity`.
+    pub policy: Box<dyn EvictionPolicy>,
+    /// Where the pool's events go.
+    pub events: Option<Arc<EventStream>>,
+}
+
+/// How much [`SlotPool::trigger_eviction`] drops.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum EvictionMode {
+    /// Inactive blocks, until an eighth of the pool is free.
+    Normal,
+    /// Every inactive block.
+    Aggressive,
+}
+
+/// The slots of one tier. Clones share them.
+#[derive(Clone)]
+pub struct SlotPool {
+    shared: Arc<Shared>,
+}
+
+pub(super) struct Shared {
+    tier: Tier,
+    capacity: usize,
+    state: Mutex<State>,
+    events: Option<Arc<EventStream>>,
+}
+
+/// A handle's way back that keeps no pool alive.
+#[derive(Clone)]
+pub(super) struct WeakPool(Weak<Shared>);
+
+impl WeakPool {
+    pub(super) fn upgrade(&self) -> Option<SlotPool> {
+        self.0.upgrade().map(|shared| SlotPool { shared })
+    }
+}
+
+impl SlotPool {
+    /// Most slots a pool can have: slot numbers are 32 bits and the index needs headroom.
+    pub const MAX_CAPACITY: usize = 1 << 30;
+
+    /// A pool of free slots.
+    ///
+    /// # Errors
+    /// [`PoolError::InvalidCapacity`].
+    pub fn new(options: SlotPoolOptions) -> Result<Self, PoolError> {
+        let SlotPoolOptions { tier, capacity, policy, events } = options;
+        if capacity == 0 || capacity > Self::MAX_CAPACITY {
+            return Err(PoolError::InvalidCapacity { tier, capacity, max: Self::MAX_CAPACITY });
+        }
+        let state = Mutex::new(State::new(tier, capacity, policy, events.clone()));
+        Ok(Self { shared: Arc::new(Shared { tier, capacity, state, events }) })
+    }
+
+    /// The tier it serves.
+    pub fn tier(&self) -> Tier {
+        self.shared.tier
+    }
+
+    /// Number of slots.
+    pub fn capacity(&self) -> usize {
+        self.shared.capacity
+    }
+
+    /// Takes `count` slots for writing, all or none, evicting inactive blocks for them if need be.
+    ///
+    /// # Errors
+    /// [`PoolError::NotEnoughBlocksAvailable`].
+    pub fn allocate(&self, count: usize) -> Result<MutableSlots, PoolError> {
+        self.with(|state| {
+            let available = state.available();
+            if count > available {
+                state.totals.allocation_failures += 1;
+                return Err(PoolError::NotEnoughBlocksAvailable {
+                    tier: self.tier(),
+                    requested: count,
+                    available,
+                    capacity: self.capacity(),
+                });
+            }
+            Ok(self.take(state, count))
+        })
+    }
+
+    /// Takes as many slots as there are, at most `count`.
+    pub fn allocate_up_to(&self, count: usize) -> MutableSlots {
+        self.with(|state| self.take(state, count.min(state.available())))
+    }
+
+    fn take(&self, state: &mut State, count: usize) -> MutableSlots {
+        let mut ids = Ids::new();
+        state.allocate(count, &mut ids);
+        MutableSlots::new(self.clone(), ids, state.generation)
+    }
+
+    /// Names blocks that are complete; from now on lookups find them. The batch comes back with
+    /// the error when it is refused, so nothing is lost.
+    ///
+    /// # Errors
+    /// [`PoolError::LengthMismatch`], [`PoolError::Stale`] after a reset,
+    /// [`PoolError::ForeignHandle`].
+    pub fn register(
+        &self,
+        blocks: MutableSlots,
+        registrations: &[Registration],
+    ) -> Result<ImmutableSlots, (PoolError, MutableSlots)> {
+        if !self.owns(blocks.pool()) {
+            return Err((PoolError::ForeignHandle { tier: self.tier() }, blocks));
+        }
+        if blocks.len() != registrations.len() {
+            let error = PoolError::LengthMismatch {
+                tier: self.tier(),
+                blocks: blocks.len(),
+                registrations: registrations.len(),
+            };
+            return Err((error, blocks));
+        }
+        self.with(|state| {
+            if blocks.generation() != state.generation {
+                let error = PoolError::Stale {
+                    tier: self.tier(),
+                    allocated: blocks.generation(),
+                    current: state.generation,
+                };
+                return Err((error, blocks));
+            }
+            let ids = blocks.into_ids();
+            state.register(&ids, registrations);
+            Ok(ImmutableSlots::new(self.clone(), ids))
+        })
+    }
+
+    /// The longest prefix of `keys` that is registered, pinned in the same step.
+    pub fn match_prefix(&self, keys: &[Key]) -> ImmutableSlots {
+        self.match_blocks(keys, None)
+    }
+
+    /// Like [`match_prefix`](Self::match_prefix); a block whose engine key is not the one at its
+    /// position is a miss.
+    pub fn match_prefix_with_engine_keys(
+        &self,
+        keys: &[Key],
+        engine_keys: &[EngineKey],
+    ) -> ImmutableSlots {
+        self.match_blocks(keys, Some(engine_keys))
+    }
+
+    fn match_blocks(&self, keys: &[Key], engine_keys: Option<&[EngineKey]>) -> ImmutableSlots {
+        self.with(|state| {
+            let mut ids = Ids::new();
+            state.match_prefix(keys, engine_keys, &mut ids);
+            ImmutableSlots::new(self.clone(), ids)
+        })
+    }
+
+    /// Which of `keys` are registered now. Counts as no access and pins nothing: the answer may be
+    /// old when it arrives.
+    pub fn contains(&self, keys: &[Key]) -> Vec<bool> {
+        self.with(|state| state.contains(keys))
+    }
+
+    /// Position of the first of `keys` that is registered now. Counts as no access.
+    pub fn first_present(&self, keys: &[Key]) -> Option<usize> {
+        self.with(|state| state.first_present(keys))
+    }
+
+    /// Tells the policy that the blocks of `keys` were used, the last first; returns how many are
+    /// there.
+    pub fn touch(&self, keys: &[Key]) -> usize {
+        self.with(|state| state.touch(keys))
+    }
+
+    /// Drops inactive blocks; returns how many.
+    pub fn trigger_eviction(&self, mode: EvictionMode) -> usize {
+        self.with(|state| {
+            state.evict_until_free(match mode {
+                EvictionMode::Normal => state.capacity().div_ceil(8),
+                EvictionMode::Aggressive => usize::MAX,
+            })
+        })
+    }
+
+    /// Forgets every block and starts a new generation. Blocks in use serve their readers to the
+    /// end and are then free; blocks allocated before can no longer be registered. Returns how
+    /// many slots are still held.
+    pub fn reset(&self) -> usize {
+        self.with(State::reset)
+    }
+
+    /// Takes the blocks out of the index for good because their bytes are not what they should
+    /// be. Their slots are out of use once the last reader is gone.
+    pub fn quarantine(&self, blocks: ImmutableSlots) {
+        self.with(|state| state.quarantine(blocks.ids()));
+    }
+
+    /// Takes all quarantined slots, to test their memory: dropping the batch puts them back into
+    /// service, [`quarantine_mutable`](Self::quarantine_mutable) out of it again.
+    pub fn take_quarantined(&self) -> MutableSlots {
+        self.with(|state| {
+            let mut ids = Ids::new();
+            state.take_quarantined(&mut ids);
+            MutableSlots::new(self.clone(), ids, state.generation)
+        })
+    }
+
+    /// Puts slots out of use whose memory proved bad.
+    pub fn quarantine_mutable(&self, slots: MutableSlots) {
+        self.with(|state| state.quarantine_mutable(&slots.into_ids()));
+    }
+
+    /// Slots that an allocation can have now: free and inactive.
+    pub fn available(&self) -> usize {
+        self.with(|state| state.available())
+    }
+
+    /// Where the slots are and what the pool has done, from one instant.
+    pub fn metrics(&self) -> PoolMetrics {
+        self.with(|state| state.metrics())
+    }
+
+    /// Name of the eviction policy.
+    pub fn policy(&self) -> &'static str {
+        self.with(|state| state.policy_name())
+    }
+
+    /// Resets since the pool was made.
+    pub fn generation(&self) -> u64 {
+        self.with(|state| state.generation)
+    }
+
+    /// Recounts every slot, link and list entry against the books. Reports; repairs nothing.
+    ///
+    /// # Errors
+    /// [`PoolError::SelfCheck`] with what does not add up.
+    pub fn self_check(&self) -> Result<(), PoolError> {
+        self.with(|state| state.self_check())
+    }
+
+    // ---- for handles -------------------------------------------------------------------------
+
+    pub(super) fn downgrade(&self) -> WeakPool {
+        WeakPool(Arc::downgrade(&self.shared))
+    }
+
+    pub(super) fn owns(&self, other: &SlotPool) -> bool {
+        Arc::ptr_eq(&self.shared, &other.shared)
+    }
+
+    pub(super) fn free_mutable(&self, ids: &[SlotId]) {
+        self.with(|state| state.free_mutable(ids));
+    }
+
+    pub(super) fn release(&self, ids: &[SlotId]) {
+        self.with(|state| state.release(ids));
+    }
+
+    pub(super) fn pin_held(&self, ids: &[SlotId]) {
+        self.with(|state| state.pin_held(ids));
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
+        self.shared.state.lock()
+    }
+
+    /// Runs `verb` under the lock, then delivers the events it recorded.
+    pub(super) fn with<T>(&self, verb: impl FnOnce(&mut State) -> T) -> T {
+        let result = verb(&mut self.lock());
+        if let Some(events) = &self.shared.events {
+            events.deliver();
+        }
+        result
+    }
+}
+
+impl fmt::Debug for SlotPool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SlotPool")
+            .field("tier", &self.tier())
+            .field("capacity", &self.capacity())
+            .field("available", &self.lock().available())
+            .finish_non_exhaustive()
+    }
+}
