@@ -17,6 +17,8 @@ TRACE := examples/traces/mooncake_conversation.jsonl
 CARGO_TEST = $(shell cargo nextest --version >/dev/null 2>&1 && echo "nextest run" || echo test --lib --bins --tests --examples)
 # What the user has set is kept: a --cfg of ours must not drop a linker of theirs.
 LOOM_FLAGS := $(RUSTFLAGS) --cfg dynamo_loom
+MDBOOK_VERSION := 0.5.4
+MDBOOK := target/tools/mdbook-$(MDBOOK_VERSION)/bin/mdbook
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 .PHONY: help
@@ -28,7 +30,7 @@ quickstart: wheel ## build, install into .venv, replay a real trace through two 
 	$(BIN)/dynamo-llm replay $(TRACE) --verify
 
 .PHONY: test
-test: lint-rust test-rust loom lint-python test-python ## everything that has to hold
+test: lint-rust test-rust loom book lint-python test-python ## everything that has to hold
 
 .PHONY: test-rust
 test-rust: ## the Rust tests and the samples in the documentation
@@ -42,6 +44,17 @@ loom: ## every interleaving of the handle races
 .PHONY: test-python
 test-python: tools ## the wheel, installed, from the outside: package, command line, README
 	$(BIN)/python -m pytest
+
+.PHONY: book
+book: $(MDBOOK) ## the book into book/book, the reference of the crate into target/doc
+	$(MDBOOK) build book
+	RUSTDOCFLAGS="$(RUSTDOCFLAGS) -D warnings" cargo doc --no-deps --locked
+
+# The version stands in the path, so that another one is another file. Neither its server nor its
+# watcher is needed, which halves what there is to compile.
+$(MDBOOK):
+	cargo install --quiet --locked --version $(MDBOOK_VERSION) --no-default-features \
+	  --features search --root $(dir $(@D)) mdbook
 
 .PHONY: bench
 bench: ## benchmarks; each figure is one line of JSON with its reference from the same run
@@ -86,5 +99,5 @@ $(VENV)/.maturin: pyproject.toml
 
 .PHONY: clean
 clean: ## remove what was built, .venv too
-	rm -rf $(VENV) target dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) target dist book/book .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find python tests examples -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -4,7 +4,8 @@
 
 use std::collections::BTreeSet;
 
-use dynamo_llm::block_manager::eviction::{EvictionKind, EvictionPolicy, SlotId};
+use dynamo_llm::block_manager::config::EvictionKind;
+use dynamo_llm::block_manager::eviction::{EvictionPolicy, SlotId};
 use proptest::prelude::*;
 
 const CAPACITY: u32 = 12;

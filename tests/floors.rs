@@ -34,7 +34,7 @@ const UNSAFE: &[&str] = &[
     "storage/",
     "transfer/",
     // A prefetch instruction.
-    "index/prefetch.rs",
+    "index/cpu.rs",
     // Slices over slots that a handle owns.
     "offload/tier.rs",
     "manager/blocks.rs",

@@ -1,13 +1,13 @@
 //! Index-only replay gives the known hit rates; traces that cannot be replayed say why.
 
-#![allow(clippy::unwrap_used, missing_docs)]
+#![allow(clippy::unwrap_used, clippy::print_stdout, missing_docs)]
 
 use std::fs;
 use std::io::Write;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
-use dynamo_llm::block_manager::EvictionKind;
+use dynamo_llm::block_manager::config::EvictionKind;
 use dynamo_llm::block_manager::replay::{
     Capacity, IndexReplay, Progress, Trace, TraceFormat, TraceProblem, index_only, sweep,
 };

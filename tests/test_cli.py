@@ -87,6 +87,22 @@ def test_requests_longer_than_the_device_tier_are_cut(cli: Cli, chat: Path) -> N
     assert result["blocks"] == 19
 
 
+def test_shares_that_are_no_block_are_refused(cli: Cli, chat: Path) -> None:
+    message = refusal_of(cli("replay", str(chat)))
+    for word in ("--device-blocks: 5%", "10 unique blocks", "--device-blocks 1"):
+        assert word in message
+    message = refusal_of(cli("replay", str(chat), "--device-blocks", "10", "--host-blocks", "9%"))
+    assert "--host-blocks: 9%" in message
+
+
+def test_copies_that_find_no_room_are_told(cli: Cli, tmp_path: Path) -> None:
+    trace = write_trace(tmp_path / "turns.jsonl", [[1, 2, 3]])
+    sizes = ("--device-blocks", "3", "--host-blocks", "2", "--bytes-per-block", "64")
+    result = result_of(cli("replay", str(trace), *sizes, "--json"))
+    assert result["failures"] == {"device->host": {"no_room": 1}}
+    assert re.search(r"device->host\s+no room\s+1$", cli("replay", str(trace), *sizes).stdout, re.M)
+
+
 def test_without_verify_nothing_is_called_verified(cli: Cli, chat: Path) -> None:
     result = result_of(cli("replay", str(chat), "--device-blocks", "10", "--json"))
     assert (result["verified_blocks"], result["verify_failures"]) == (0, 0)
@@ -99,7 +115,7 @@ def test_table_names_every_figure(cli: Cli, chat: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert "Traceback" not in done.stderr
     words = (
-        "chat.jsonl|requests|blocks|hit rate|device|host|device->host|bandwidth|evictions|"
+        "chat|requests|blocks|hit rate|device|host|device->host|bandwidth|evictions|"
         "lookup|allocate|onboard|p50|p99|verify failures"
     )
     for word in words.split("|"):
@@ -207,11 +223,15 @@ def test_plot_is_a_picture(cli: Cli, chat: Path, tmp_path: Path, args: tuple[str
         (["--host-blocks", "5 %"], ["--host-blocks", "'5 %'"]),
         (["--host-blocks", "9" * 400], ["--host-blocks", "999..."]),
         (["--host-blocks", "4294967296"], ["--host-blocks", "4294967296"]),
-        (["--device-blocks", "4", "--host-blocks", "4294967295"], ["host"]),
+        (["--device-blocks", "4", "--host-blocks", "4294967295"], ["--host-blocks"]),
+        (["--device-blocks", "4", "--host-blocks", "4294967294"], ["--host-blocks", "available"]),
         (["--bytes-per-block", "0"], ["--bytes-per-block", "'0'"]),
         (["--bytes-per-block", "64k"], ["--bytes-per-block", "'64k'", "65536"]),
         (["--bytes-per-block", "9" * 5000], ["--bytes-per-block", "999..."]),
-        (["--device-blocks", "4", "--bytes-per-block", str(2**63 - 1)], [str(2**63 - 1)]),
+        (
+            ["--device-blocks", "4", "--host-blocks", "4", "--bytes-per-block", str(2**63 - 1)],
+            ["--bytes-per-block", str(2**63 - 1)],
+        ),
         (["--limit", "0"], ["--limit", "'0'"]),
         (["--limit", "\u0663"], ["--limit"]),
         (["--index-only", "--capacity", "0%"], ["--capacity", "'0%'"]),

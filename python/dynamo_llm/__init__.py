@@ -13,6 +13,7 @@ Importing this package starts no thread, touches no device and imports nothing b
 """
 
 from dynamo_llm._core import (
+    ArgumentError,
     Block,
     BlockList,
     BlockManager,
@@ -22,15 +23,19 @@ from dynamo_llm._core import (
     DType,
     DynamoError,
     HashList,
+    Layer,
     Match,
+    NotEnoughBlocksError,
     SequenceHash,
     StorageError,
     Transfer,
+    WaitTimeoutError,
     __version__,
     hash_tokens,
 )
 
 __all__ = [
+    "ArgumentError",
     "Block",
     "BlockList",
     "BlockManager",
@@ -40,10 +45,13 @@ __all__ = [
     "DType",
     "DynamoError",
     "HashList",
+    "Layer",
     "Match",
+    "NotEnoughBlocksError",
     "SequenceHash",
     "StorageError",
     "Transfer",
+    "WaitTimeoutError",
     "__version__",
     "hash_tokens",
 ]

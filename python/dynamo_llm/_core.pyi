@@ -3,12 +3,14 @@
 Hashes are taken wherever they go in (`_Hashes`) as a `HashList` or as a sequence of `SequenceHash`,
 of 16-byte little-endian `bytes`, or of non-negative ints below 2**128.
 
-Every verb releases the interpreter lock while it waits, and may be called from several threads at
-once. After `close()` every verb raises `BlockManagerError`. In a forked child every verb raises
-`BlockManagerError` too: start workers with `spawn`, or make the manager after the fork.
+Everything may be used from several threads at once. What waits or takes long releases the
+interpreter lock, and Ctrl-C ends a wait. After `close()` every verb raises `BlockManagerError`. In
+a forked child every verb raises `BlockManagerError` too, and nothing is released there: start
+workers with `spawn`, or make the manager after the fork.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import (
     Any,
@@ -25,10 +27,37 @@ from typing import (
 from _typeshed import MaybeNone
 from typing_extensions import Buffer, CapsuleType
 
+__all__ = [
+    "ArgumentError",
+    "Block",
+    "BlockList",
+    "BlockManager",
+    "BlockManagerError",
+    "BlockPool",
+    "ConfigError",
+    "DType",
+    "DynamoError",
+    "HashList",
+    "Layer",
+    "Match",
+    "NotEnoughBlocksError",
+    "SequenceHash",
+    "StorageError",
+    "Transfer",
+    "WaitTimeoutError",
+    "__version__",
+    "hash_tokens",
+    "replay",
+    "replay_index",
+]
+
 __version__: str
 
 _Hashes: TypeAlias = HashList | Sequence[SequenceHash] | Sequence[bytes] | Sequence[int]
+_Blocks: TypeAlias = BlockList | Sequence[Block]
 _Eviction: TypeAlias = Literal["lru", "fifo", "arc", "s3fifo"]
+_OffloadPolicy: TypeAlias = Literal["write_through", "manual"]
+_Scheme: TypeAlias = Literal["blake3", "xxh3", "kvbm"]
 
 @type_check_only
 class _Array(Protocol):
@@ -36,24 +65,46 @@ class _Array(Protocol):
     @property
     def __array_interface__(self) -> dict[str, Any]: ...
 
+@type_check_only
+class _Tensor(Protocol):
+    # torch and jax: their `__dlpack__` have different keywords.
+    @property
+    def __dlpack__(self) -> Callable[..., Any]: ...
+    def __dlpack_device__(self) -> tuple[Any, int]: ...
+
+_Tokens: TypeAlias = Sequence[int] | Buffer | _Array | _Tensor
+
 class DynamoError(Exception):
     """The base of every error of this package."""
 
 class ConfigError(DynamoError, ValueError):
     """A setting is impossible or unknown; the message names field, value and remedy."""
 
-class BlockManagerError(DynamoError):
-    """The manager or a pool cannot do what was asked now.
+class ArgumentError(DynamoError, ValueError):
+    """An argument of a verb is impossible; the message names it, its value and a remedy.
 
-    Too few blocks are available, a block is used after its release, the manager is closed.
+    An argument of the wrong type is a `TypeError`, an index out of range an `IndexError`.
     """
 
-class StorageError(DynamoError):
-    """Memory could not be had or reached; states what was requested, available and the limit."""
+class BlockManagerError(DynamoError, RuntimeError):
+    """The manager, a pool or a block cannot do what was asked now.
+
+    A block is used after its release, registered twice or still exported; a tier is off; the
+    manager is closed, or belongs to the parent of a forked child.
+    """
+
+class NotEnoughBlocksError(BlockManagerError):
+    """Fewer blocks are available than were asked for; the message states both numbers."""
+
+class StorageError(DynamoError, MemoryError):
+    """Memory cannot be had or reached; states what was requested, available and the limit."""
+
+class WaitTimeoutError(DynamoError, TimeoutError):
+    """A wait ended before what it waited for; that goes on."""
 
 @final
 class DType:
-    """The type of one cache element."""
+    """The type of one cache element: `DType.BF16`, or by name `DType("bf16")`. Picklable."""
 
     FP16: ClassVar[DType]
     BF16: ClassVar[DType]
@@ -69,6 +120,13 @@ class DType:
     UINT16: ClassVar[DType]
     UINT32: ClassVar[DType]
     UINT64: ClassVar[DType]
+
+    def __new__(cls, name: str) -> Self:
+        """Take a name in either case; plain `fp8` is `fp8_e4m3`.
+
+        Raises:
+            ConfigError: No type has this name.
+        """
 
     @property
     def name(self) -> str:
@@ -89,11 +147,22 @@ class SequenceHash:
     digits, highest first. Equal in every process, Python version and machine; picklable.
     """
 
-    def __new__(cls, value: int | bytes) -> Self:
+    def __new__(cls, value: int | bytes | SequenceHash) -> Self:
         """Take a non-negative int below 2**128 or 16 little-endian bytes.
 
         Raises:
-            ValueError: The int does not fit, or the bytes are not 16.
+            ArgumentError: The int does not fit, or the bytes are not 16.
+        """
+
+    @staticmethod
+    def from_engine_hash(value: bytes) -> SequenceHash:
+        """Take an engine's own hash of 8, 16 or 32 bytes.
+
+        It is read as a big-endian number, of which the low 128 bits are kept: of the 64-bit form
+        that vLLM publishes, `int(h) & (2**64 - 1)` is what remains.
+
+        Raises:
+            ArgumentError: The hash has another length.
         """
 
     def __int__(self, /) -> int: ...
@@ -105,8 +174,24 @@ class SequenceHash:
 class HashList:
     """The hashes of one sequence of tokens: one buffer, a sequence of `SequenceHash`.
 
-    Slices share the buffer. The cheapest way to hand hashes to a pool.
+    Slices share the buffer. The cheapest way to hand hashes to a pool. `bytes()` is 16 bytes,
+    little-endian, for each; `from_bytes` is the way back; picklable.
     """
+
+    def __new__(cls, hashes: _Hashes | None = None) -> Self:
+        """Take hashes in any of their forms.
+
+        Raises:
+            ArgumentError: One of them is no hash; the message has its position.
+        """
+
+    @staticmethod
+    def from_bytes(data: bytes) -> HashList:
+        """Take 16 little-endian bytes for each hash.
+
+        Raises:
+            ArgumentError: The length is no multiple of 16.
+        """
 
     def __len__(self, /) -> int: ...
     @overload
@@ -114,45 +199,95 @@ class HashList:
     @overload
     def __getitem__(self, index: slice, /) -> HashList: ...
     def __iter__(self, /) -> Iterator[SequenceHash]: ...
+    def __contains__(self, item: object, /) -> bool: ...
+    def __bytes__(self, /) -> bytes: ...
     def __eq__(self, other: object, /) -> bool: ...
     def __hash__(self, /) -> int: ...
 
 def hash_tokens(
-    tokens: Sequence[int] | Buffer | _Array,
+    tokens: _Tokens,
     page_size: int,
     salt: str | bytes | None = None,
     *,
     adapter: str | None = None,
     media: Sequence[tuple[int, bytes]] | None = None,
-    scheme: Literal["blake3", "xxh3", "kvbm"] = "blake3",
+    scheme: _Scheme = "blake3",
 ) -> HashList:
     """Hash token ids page by page, each page chained to the one before it.
 
     Args:
-        tokens: Token ids below 2**32: a sequence of ints, or a buffer of integers (numpy array,
-            `array.array`), which is the fast way.
+        tokens: Token ids below 2**32: a sequence of ints, a buffer of integers (numpy array,
+            `array.array`), which is the fast way, or a tensor in CPU memory (torch, jax). One
+            dimension, any strides.
         page_size: Tokens of one block. A partial last page is dropped.
-        salt: Separates tenants: other salt, other hashes.
+        salt: Separates tenants: other salt, other hashes. Bytes are taken as UTF-8.
         adapter: Name of the adapter (LoRA) that changes the bytes, if any.
-        media: `(position, digest)` of each image or other medium, positions in tokens, ascending.
+        media: `(position, digest)` of each image or other medium, positions in tokens.
         scheme: `blake3` resists collisions made on purpose; `xxh3` is the fast choice within one
             trust domain; `kvbm` gives the 64-bit values that KVBM computes (no media).
 
     Raises:
-        ValueError: `page_size` is 0, a token id does not fit, the scheme is not known.
+        ArgumentError: `page_size` is 0, a token id does not fit (the message has its position), the
+            scheme is not known.
+        TypeError: What was given is no sequence or array of whole numbers.
     """
+
+@final
+class Layer:
+    """One layer of a block: its K and V, as a tensor. Valid as long as its block."""
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """`(outer_dim, page_size, inner_dim)`, in elements."""
+
+    @property
+    def dtype(self) -> DType:
+        """The type of an element."""
+
+    @property
+    def device_id(self) -> int:
+        """Number of the GPU, where there is one."""
+
+    def view_uint8(self) -> Layer:
+        """The same layer as bytes, for consumers that do not know its type.
+
+        The last dimension has `inner_dim * dtype.size_bytes` of them.
+        """
+
+    def __dlpack__(
+        self,
+        *,
+        stream: int | None = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[int, int] | None = None,
+        copy: bool | None = None,
+    ) -> CapsuleType:
+        """Export the layer; as `Block.__dlpack__`."""
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        """Device type and number as DLPack counts them; `(1, 0)` is ordinary memory."""
+
+    def __bool__(self, /) -> bool: ...
 
 @final
 class Block:
     """One block: the keys and values of `page_size` tokens over all layers, as a tensor.
 
-    Made by allocating, registering, matching; becomes invalid when its list is released or
-    registered. A registered block is shared and exports read-only.
+    A sequence of its layers. Made by allocating, registering, matching; becomes invalid, and
+    false, when its list is released or registered. A registered block is shared and exports
+    read-only.
+
+    A writable block may be filled with tokens (`init_sequence` or `continue_sequence`, then
+    `add_tokens`, then `commit`); it then has its hash, and `register_blocks` needs none.
     """
 
     @property
     def block_id(self) -> int:
         """The slot of the block in its tier."""
+
+    @property
+    def device_id(self) -> int:
+        """Number of the GPU, where there is one."""
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
@@ -162,8 +297,74 @@ class Block:
     def dtype(self) -> DType:
         """The type of an element."""
 
+    @property
+    def tokens(self) -> list[int]:
+        """The tokens so far, of a writable block."""
+
+    @property
+    def remaining(self) -> int:
+        """Tokens that a writable block lacks; a whole page before it has a sequence."""
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether tokens and bytes are final: committed, or registered."""
+
     def sequence_hash(self) -> SequenceHash | None:
-        """What the block is registered under; `None` before that."""
+        """What the block is registered under, or the hash of its committed tokens; else `None`."""
+
+    def init_sequence(
+        self,
+        salt: str | bytes | None = None,
+        *,
+        adapter: str | None = None,
+        media: Sequence[tuple[int, bytes]] | None = None,
+        scheme: _Scheme = "blake3",
+    ) -> None:
+        """Start a sequence of tokens with this block; the arguments are those of `hash_tokens`.
+
+        Raises:
+            BlockManagerError: The block is complete.
+        """
+
+    def continue_sequence(self, previous: Block) -> None:
+        """Continue the sequence of `previous`, which must be full and not registered yet.
+
+        Raises:
+            BlockManagerError: `previous` has no sequence or lacks tokens; this block is complete.
+        """
+
+    def add_token(self, token: int) -> None:
+        """Add one token.
+
+        Raises:
+            ArgumentError: The page is full, or this is no token id.
+            BlockManagerError: The block has no sequence, or is complete.
+        """
+
+    def add_tokens(self, tokens: _Tokens) -> None:
+        """Add tokens, all or none; as `add_token`."""
+
+    def pop_token(self) -> int | None:
+        """Take the last token off; `None` when there is none."""
+
+    def pop_tokens(self, n: int) -> None:
+        """Take the last `n` tokens off, or all if there are fewer."""
+
+    def commit(self) -> SequenceHash:
+        """Declare tokens and bytes final; the block has its hash from now on.
+
+        Raises:
+            BlockManagerError: The block lacks tokens, or was committed before.
+        """
+
+    def view_uint8(self) -> Block:
+        """The same block as bytes, for consumers that do not know its type.
+
+        The last dimension has `inner_dim * dtype.size_bytes` of them.
+        """
+
+    def to_list(self) -> list[Layer]:
+        """The layers, as a list."""
 
     def __dlpack__(
         self,
@@ -176,23 +377,56 @@ class Block:
         """Export the block to `np.from_dlpack` and its like, without a copy.
 
         The export keeps the slot: it returns to the pool when the last handle and the last export
-        are gone.
+        are gone. It may be dropped on any thread. A consumer that ignores the read-only flag (torch
+        does) can write into a registered block, which others share: let it not.
+
+        Args:
+            stream: `None`; ordinary memory has no streams.
+            max_version: The newest DLPack that the consumer knows; `None` gives a capsule without
+                version and flags.
+            dl_device: Where the tensor is wanted: `None` or `(1, 0)`.
+            copy: `True` gives a writable copy that keeps no slot; otherwise nothing is copied.
 
         Raises:
-            BufferError: A registered block was asked for as a legacy capsule, which cannot say
-                read-only; the device is another one; the consumer's terms cannot be met.
+            BufferError: A registered block was asked for in a capsule without a version, which
+                cannot say read-only; the device is another one; no one strided tensor describes the
+                block (its layers still work).
+            BlockManagerError: The block is no longer valid.
         """
 
     def __dlpack_device__(self) -> tuple[int, int]:
         """Device type and number as DLPack counts them; `(1, 0)` is ordinary memory."""
 
+    def __bool__(self, /) -> bool: ...
+    def __len__(self, /) -> int: ...
+    def __getitem__(self, layer: int, /) -> Layer: ...
+    def __iter__(self, /) -> Iterator[Layer]: ...
+
 @final
 class BlockList:
-    """Blocks that are held together: a sequence, and a context manager that releases them."""
+    """Blocks that are held together: a sequence, and a context manager that releases them.
+
+    True while it holds a block. Blocks are made when they are asked for. A slice shares its blocks
+    with the list that it was cut from: what releases or registers them through one makes them
+    invalid in both. Blocks whose list is forgotten go back by themselves, once nothing refers to
+    them.
+    """
 
     @property
     def block_ids(self) -> list[int]:
         """The slots of the blocks, in order."""
+
+    @property
+    def shape(self) -> tuple[int, int, int, int, int]:
+        """`(len, num_layers, outer_dim, page_size, inner_dim)`, in elements."""
+
+    @property
+    def dtype(self) -> DType:
+        """The type of an element."""
+
+    @property
+    def device_id(self) -> int:
+        """Number of the GPU, where there is one."""
 
     def release(self) -> None:
         """Give the blocks back, last first, so that a chain loses its end before its beginning.
@@ -200,8 +434,35 @@ class BlockList:
         Registered blocks stay matchable until they are evicted. A second call does nothing.
         """
 
+    def to_list(self) -> list[Block]:
+        """The blocks, as a list."""
+
+    def view_uint8(self) -> BlockList:
+        """The same blocks as bytes, for consumers that do not know their type."""
+
+    def __dlpack__(
+        self,
+        *,
+        stream: int | None = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[int, int] | None = None,
+        copy: bool | None = None,
+    ) -> CapsuleType:
+        """Export the blocks as one tensor; as `Block.__dlpack__`.
+
+        Raises:
+            BufferError: The blocks are not evenly spaced in ascending order.
+        """
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        """Device type and number as DLPack counts them; `(1, 0)` is ordinary memory."""
+
+    def __bool__(self, /) -> bool: ...
     def __len__(self, /) -> int: ...
+    @overload
     def __getitem__(self, index: int, /) -> Block: ...
+    @overload
+    def __getitem__(self, index: slice, /) -> BlockList: ...
     def __iter__(self, /) -> Iterator[Block]: ...
     def __enter__(self) -> Self: ...
     def __exit__(
@@ -227,16 +488,32 @@ class BlockPool:
     def allocate_blocks(self, n: int) -> BlockList:
         """Take `n` writable blocks, evicting unheld ones where none is free: all or nothing.
 
+        Their bytes are zero at the first use of a slot, afterwards what was in it last, unless the
+        manager was made with `zero_on_allocate`.
+
         Raises:
-            BlockManagerError: Fewer than `n` are available; the message states both numbers.
+            NotEnoughBlocksError: Fewer than `n` are available; the message states both numbers.
         """
 
-    def register_blocks(self, blocks: BlockList, hashes: _Hashes) -> BlockList:
-        """Publish filled blocks under their hashes, parent before child; `blocks` becomes invalid.
+    def register_blocks(
+        self, blocks: _Blocks, hashes: _Hashes | None = None, *, allow_aliases: bool = False
+    ) -> BlockList:
+        """Publish filled blocks under their hashes, parent before child.
+
+        `blocks` become invalid; what is returned stands for them. Refused blocks stay what they
+        were.
+
+        Args:
+            blocks: Writable blocks of this pool.
+            hashes: One for each block, in the order of the sequence; `None` takes the hashes of the
+                tokens that the blocks were filled with.
+            allow_aliases: Register blocks although arrays that can write them are alive. Whoever
+                writes then changes what others share.
 
         Raises:
-            ValueError: The numbers of blocks and hashes differ.
-            BlockManagerError: A block is not writable or still has a writable export.
+            ArgumentError: The numbers of blocks and hashes differ, or a hash is another than that
+                of the block's own tokens.
+            BlockManagerError: A block is not writable, has no hash, or still has a writable export.
         """
 
     def match_sequence_hashes(self, hashes: _Hashes) -> BlockList:
@@ -244,11 +521,19 @@ class BlockPool:
 
 @final
 class Match:
-    """The longest prefix that was found, held until it is onboarded, released or dropped."""
+    """The longest prefix that was found, held until it is onboarded, released or dropped.
+
+    `len()` is the number of blocks found. Blocks of lower tiers in it are candidates: a hit is what
+    arrives verified.
+    """
 
     @property
     def counts(self) -> dict[str, int]:
         """Blocks by the fastest tier that has them: `{"device": 3, "host": 5}`."""
+
+    @property
+    def asked(self) -> int:
+        """Blocks that were asked for."""
 
     def release(self) -> None:
         """Let go of the blocks. A second call does nothing."""
@@ -273,8 +558,16 @@ class Transfer:
             timeout: Seconds to wait; `None` waits until the end, which has a deadline of its own.
 
         Raises:
-            TimeoutError: The copy has not ended yet; it goes on.
+            WaitTimeoutError: The copy has not ended yet; it goes on. It is a `TimeoutError`.
         """
+
+    def done(self) -> bool:
+        """Whether every block has its status."""
+
+    def cancel(self) -> None:
+        """Give up what has not arrived. It is over at once; copies under way end in background."""
+
+    def __len__(self, /) -> int: ...
 
 @final
 class BlockManager:
@@ -289,37 +582,94 @@ class BlockManager:
         num_layers: int,
         page_size: int,
         inner_dim: int,
-        dtype: DType = ...,
+        dtype: DType | str = ...,
         device_id: int = 0,
         *,
         outer_dim: int = 2,
         device_blocks: int | None = None,
         host_blocks: int | None = None,
+        disk: object = None,
+        remote: object = None,
         eviction: _Eviction = "lru",
+        offload_policy: _OffloadPolicy = "write_through",
+        model: str | None = None,
+        revision: str | None = None,
+        adapter: str | None = None,
+        worker_id: int = 0,
+        prefault: bool = False,
+        zero_on_allocate: bool = False,
+        strict: bool = False,
     ) -> Self:
         """Make a manager.
 
-        One block has `num_layers * outer_dim * page_size * inner_dim` elements.
+        One block has `num_layers * outer_dim * page_size * inner_dim` elements. The environment is
+        not looked at: see `from_env`.
 
         Args:
-            num_layers: Layers of the model.
-            page_size: Tokens of one block.
-            inner_dim: Elements of one token in one layer and half: KV heads times head size.
+            num_layers: Layers of the model, 1 to 128.
+            page_size: Tokens of one block, 1 to 1024.
+            inner_dim: Elements of one token in one layer and half: KV heads times head size, 1 to
+                32768.
             dtype: Type of an element; FP16 where nothing is said.
             device_id: Number of the GPU, where there is one.
             outer_dim: 2 where K and V lie apart, 1 where one tensor holds both (MLA).
-            device_blocks: Blocks of the device tier; `None` takes a default that fits the machine.
-            host_blocks: Blocks of the host tier, 0 for none; `None` as above.
+            device_blocks: Blocks of the device tier, 0 for none; `None` takes a default that fits
+                the machine.
+            host_blocks: Blocks of the host tier, likewise.
+            disk: The disk tier, which this version does not have: `None`.
+            remote: The remote tier, which this version does not have: `None`.
             eviction: Which unheld block gives way when a tier is full, in every tier.
+            offload_policy: Whether registered blocks go down by themselves, or by `offload` alone.
+            model: Name of the model. With `revision` and `adapter` it keeps stored blocks of
+                different models apart.
+            revision: Revision or digest of the weights.
+            adapter: Adapter that is merged into the weights.
+            worker_id: Number of this worker in events and figures.
+            prefault: Commit all memory now, in parallel, instead of at first touch.
+            zero_on_allocate: Wipe a slot also when it is used again, which costs a pass over it.
+            strict: Treat warnings about the settings as errors.
 
         Raises:
-            ConfigError: A value is out of range or the tiers do not fit into memory.
+            ConfigError: A value is out of range or unknown; every problem is named at once.
+            StorageError: The memory could not be had.
+        """
+
+    @classmethod
+    def from_config(
+        cls,
+        config: str | os.PathLike[str] | Mapping[str, Any],
+        *,
+        device_id: int = 0,
+        zero_on_allocate: bool = False,
+    ) -> Self:
+        """Make a manager from a TOML file, or from a dict of the same shape.
+
+        Raises:
+            ConfigError: The file cannot be read, or a setting is unknown or impossible.
+            StorageError: The memory could not be had.
+        """
+
+    @classmethod
+    def from_env(cls, *, device_id: int = 0, zero_on_allocate: bool = False) -> Self:
+        """Make a manager from the variables `DYNAMO_LLM_*`, over the file in `DYNAMO_LLM_CONFIG`.
+
+        Unknown variables with that prefix are warnings in `findings`.
+
+        Raises:
+            ConfigError: A setting is impossible, or the file is.
             StorageError: The memory could not be had.
         """
 
     @property
     def block_size(self) -> int:
         """Tokens of one block: the `page_size` given."""
+
+    @property
+    def findings(self) -> list[dict[str, str]]:
+        """What was decided or noticed at the start.
+
+        Each has `severity`, `field`, `value`, `message` and `remedy`.
+        """
 
     def allocate_blocks(self, n: int) -> BlockList:
         """Take `n` writable blocks of the device tier; see `BlockPool.allocate_blocks`."""
@@ -330,36 +680,74 @@ class BlockManager:
     def get_host_pool(self) -> BlockPool | MaybeNone:
         """The host tier; `None` where it is off."""
 
+    def get_disk_pool(self) -> BlockPool | MaybeNone:
+        """The disk tier; `None` where it is off."""
+
     def lookup(self, hashes: _Hashes) -> Match:
         """Find and hold the longest prefix of `hashes` over all tiers; perhaps nothing."""
 
-    def onboard(self, source: Match | _Hashes) -> BlockList:
+    def onboard(
+        self,
+        source: Match | _Hashes,
+        *,
+        skip: int = 0,
+        into: _Blocks | None = None,
+        deadline: float | None = None,
+    ) -> BlockList:
         """Bring a prefix up to the device tier, verified, and return what arrived.
 
-        A block that fails its verification ends the prefix: it is a miss, never handed out.
-        A `Match` is used up.
+        A block that fails its verification, or has no room on the device, ends the prefix: it is a
+        miss, never handed out. Why blocks failed is counted in `status()["edges"]`.
+
+        Args:
+            source: A `Match`, which is used up, or hashes to look up.
+            skip: Blocks at the start that the caller has already: neither copied nor returned.
+            into: Writable device blocks to copy into, in order. Those that are used become invalid,
+                the others stay.
+            deadline: Seconds from now after which to return what has arrived; `None` takes the
+                configured one.
 
         Raises:
-            BlockManagerError: The device tier has too few available blocks.
+            BlockManagerError: The match was used up or released; there is no device tier.
         """
 
-    def offload(self, blocks: BlockList, to: Literal["host"] = "host") -> Transfer:
-        """Start copying registered blocks down; the blocks may be released at once.
+    def offload(self, blocks: _Blocks, to: Literal["host"] = "host") -> Transfer:
+        """Start copying registered device blocks down; the blocks may be released at once.
+
+        Blocks that are there already count as done.
 
         Raises:
-            BlockManagerError: A block is not registered, or the tier is off.
+            BlockManagerError: A block is not registered or not this device's, or the tier is off.
         """
 
     def reset(self) -> None:
-        """Forget every block in every tier; what is still held stays valid and unregistered."""
+        """Forget every block in every tier.
+
+        What is still held stays readable for its holders and is found by nobody; what was allocated
+        before cannot be registered any more.
+        """
 
     def status(self) -> dict[str, Any]:
-        """What is in force: tiers with their storage and sizes, slots by state, counters."""
+        """What is in force and what was counted.
 
-    def close(self, timeout: float | None = None) -> None:
-        """End the verbs, and flush what is on its way down within `timeout` seconds.
+        `tiers` (storage, layout, sizes, slots by state, hits), `edges` (blocks and bytes moved,
+        failures by reason), `latency_us`, `settings` with their sources, `findings`, and the shape
+        of a block.
+        """
 
-        Memory is unmapped when the last export is gone. A second call does nothing.
+    def metrics(self) -> str:
+        """The counters as OpenMetrics text, for a `/metrics` page."""
+
+    def close(self, timeout: float | None = None) -> int:
+        """End the verbs, and wait for what is on its way down.
+
+        Memory is unmapped when the last block and export is gone. A second call does nothing.
+
+        Args:
+            timeout: Seconds to wait; `None` takes the deadline of copies.
+
+        Returns:
+            How many blocks were not down when time was up; they are dropped.
         """
 
     def __enter__(self) -> Self: ...
@@ -399,9 +787,10 @@ def replay(
 
     Returns:
         A JSON object: `trace`, `policy`, `requests`, `cut_requests` (longer than the device tier
-        and served up to that), `blocks`, `hit_blocks`, `hit_rate` (percent of all blocks),
-        `capacity_blocks` {tier: n}, `hits` {tier: n}, `bytes` {edge: n} and `bandwidth` {edge:
-        bytes per second of copying} with edges as `device->host`, `verified_blocks`,
+        and served up to that), `blocks`, `unique_blocks`, `bytes_per_block`, `hit_blocks`,
+        `hit_rate` (percent of all blocks), `capacity_blocks` {tier: n}, `hits` {tier: n}, `bytes`
+        {edge: n} and `bandwidth` {edge: bytes per second of copying} with edges as
+        `device->host`, `failures` {edge: {reason: blocks}} (copies that failed), `verified_blocks`,
         `verify_failures`, `latency_us` {verb: {`p50`, `p99`}} (null for a verb never used),
         `evictions` {tier: n}, `restarts`, `seconds`, `timeline`: cumulative samples in order, each
         {`requests`, `blocks`, `hits` {tier: n}}.

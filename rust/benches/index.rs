@@ -125,9 +125,9 @@ fn figures(bench: Bench, label: &str) {
             &format!("index/{kind}/{label}"),
             "lookups/s",
             BATCH as f64,
-            || drop(black_box(ours(&mut bench.borrow_mut()))),
+            || _ = black_box(ours(&mut bench.borrow_mut())),
             reference,
-            || drop(black_box(bench.borrow_mut().bare())),
+            || _ = black_box(bench.borrow_mut().bare()),
         );
     }
 }

@@ -91,8 +91,10 @@ pub mod pool {
 /// Request traces, replayed.
 pub mod replay {
     pub use crate::replay::{
-        Capacity, IndexReplay, ParseCapacityError, ParseTraceFormatError, Progress,
-        ReplayCancelled, Request, Trace, TraceError, TraceFormat, TraceProblem, index_only, sweep,
+        ByteReplay, ByteReplayOptions, ByteReplayOptionsBuilder, Capacity, Hits, IndexReplay,
+        Latencies, ParseCapacityError, ParseTraceFormatError, Progress, Quantiles, ReplayCancelled,
+        ReplayEngines, ReplayError, Request, Sample, Trace, TraceError, TraceFormat, TraceProblem,
+        index_only, sweep, with_bytes,
     };
 }
 

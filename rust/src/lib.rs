@@ -47,3 +47,29 @@ pub mod common {
         pub use crate::dtype::{DType, ParseDTypeError};
     }
 }
+
+/// The samples of the book, as documentation tests.
+#[cfg(doctest)]
+mod book {
+    macro_rules! chapters {
+        ($($name:ident = $path:literal;)*) => {
+            $(#[doc = include_str!(concat!("../../book/src/", $path))] struct $name;)*
+        };
+    }
+
+    chapters! {
+        Overview = "core/overview.md";
+        BlockManager = "core/block_manager.md";
+        Configuration = "core/configuration.md";
+        Storage = "core/storage.md";
+        BlockPool = "core/block_pool.md";
+        BlockData = "core/block_data.md";
+        Layout = "core/layout.md";
+        Offloading = "core/offloading.md";
+        EventsMetrics = "core/events_metrics.md";
+        Memory = "advanced/memory.md";
+        Errors = "advanced/errors.md";
+        ExamplesBasic = "examples/basic.md";
+        ExamplesAdvanced = "examples/advanced.md";
+    }
+}

@@ -6,6 +6,7 @@ With `--index-only`: no byte moves; capacities and eviction policies are compare
 
 import argparse
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -41,7 +42,7 @@ traces:
 
 sizes:
   A number of blocks (1000), or a share of the trace's unique blocks, rounded
-  down (5%).
+  down (5%); with --limit, of those in the requests that are replayed.
 
 examples:
   Real traffic through device and host memory, every byte handed out checked:
@@ -144,8 +145,12 @@ def run(args: argparse.Namespace) -> int:
         plot.require()
 
     label = Path(args.trace).name
-    with progress.bar(label, shown=not args.json or sys.stderr.isatty()) as report:
-        result = _replay_index(args, report) if args.index_only else _replay(args, report)
+    replay = _replay_index if args.index_only else _replay
+    try:
+        with progress.bar(label, shown=not args.json or sys.stderr.isatty()) as report:
+            result = replay(args, report)
+    except (_core.ConfigError, _core.StorageError) as error:
+        raise types.UsageError(_as_typed(str(error))) from None
 
     if args.plot:
         draw = plot.sweep if args.sweep else plot.timeline
@@ -189,6 +194,12 @@ def _replay_index(args: argparse.Namespace, report: progress.Report) -> dict[str
     if not args.sweep:
         (result,) = result["points"]
     return result
+
+
+def _as_typed(message: str) -> str:
+    """The message of the core with the names of its settings as the options they came from."""
+    names = r"\b(device[._]blocks|host[._]blocks|bytes_per_block)\b"
+    return re.sub(names, lambda name: "--" + re.sub("[._]", "-", name[0]), message)
 
 
 def _check_together(args: argparse.Namespace) -> None:

@@ -18,6 +18,7 @@ def show_replay(result: Result) -> None:
         _summary(result),
         _tiers(result),
         _traffic(result),
+        _failures(result),
         _latencies(result),
     )
 
@@ -40,6 +41,8 @@ def _show(title: str, *parts: Table | str) -> None:
     # A `Text`, since a file name may look like markup.
     console.print(Text(title, style="bold"))
     for part in parts:
+        if isinstance(part, Table) and not part.row_count:
+            continue
         console.print()
         console.print(part)
 
@@ -51,6 +54,8 @@ def _summary(result: Result) -> Table:
     if result["cut_requests"]:
         table.add_row("  longer than the device tier", _count(result["cut_requests"]))
     table.add_row("blocks", _count(result["blocks"]))
+    table.add_row("  different ones", _count(result["unique_blocks"]))
+    table.add_row("  bytes of each", _count(result["bytes_per_block"]))
     table.add_row("hit blocks", _count(result["hit_blocks"]))
     table.add_row("hit rate", _percent(result["hit_rate"]))
     if result["verified_blocks"]:
@@ -67,7 +72,7 @@ def _summary(result: Result) -> Table:
 
 def _tiers(result: Result) -> Table:
     capacity = result["capacity_blocks"]
-    table = _table("tier", "blocks held", "hits", "of all blocks", "evictions")
+    table = _table("tier", "blocks", "bytes", "hits", "of all blocks", "evictions")
     for tier, hits in result["hits"].items():
         if tier not in capacity:
             continue
@@ -75,6 +80,7 @@ def _tiers(result: Result) -> Table:
         table.add_row(
             tier,
             _count(capacity[tier]),
+            _bytes(capacity[tier] * result["bytes_per_block"]),
             _count(hits),
             _percent(share),
             _count(result["evictions"].get(tier, 0)),
@@ -87,6 +93,14 @@ def _traffic(result: Result) -> Table:
     for edge, moved in result["bytes"].items():
         rate = result["bandwidth"].get(edge)
         table.add_row(edge, _bytes(moved), f"{_bytes(rate)}/s" if rate else "-")
+    return table
+
+
+def _failures(result: Result) -> Table:
+    table = _table("copies that failed", "reason", "blocks")
+    for edge, reasons in result["failures"].items():
+        for reason, blocks in reasons.items():
+            table.add_row(edge, reason.replace("_", " "), _count(blocks))
     return table
 
 

@@ -7,7 +7,7 @@
 //! Two differences from the paper, both owed to pools that make room before they know for what:
 //! a returning ghost moves the target for the evictions after its own insertion, and ghosts are
 //! trimmed when a block is inserted. A pinned block counts as seen again and is out of its order
-//! until it is unpinned.
+//! until it is unpinned; one that is only held returns to the order it came from.
 
 use super::ghosts::Ghosts;
 use super::list::{Lists, Place};
@@ -20,17 +20,19 @@ const AGAIN: u8 = 1;
 
 /// The two orders, their ghosts, and the target that balances them.
 pub struct Arc {
-    /// Most recent at the front. Pinned blocks are apart and belong to `AGAIN`.
+    /// Most recent at the front. Pinned blocks are apart.
     lists: Lists<2>,
     ghosts: Ghosts<3>,
     keys: Vec<u64>,
+    /// The order that a pinned block returns to.
+    homes: Vec<u8>,
     pinned: usize,
     /// How many blocks seen once to keep: 0 to capacity.
     target: usize,
 }
 
 impl Arc {
-    /// A policy for the slots `0..capacity`; about 60 bytes a slot, ghosts included.
+    /// A policy for the slots `0..capacity`; 50 to 60 bytes a slot, ghosts included.
     pub fn new(capacity: u32) -> Self {
         Self {
             lists: Lists::new(capacity),
@@ -38,6 +40,7 @@ impl Arc {
             // not push that ghost out.
             ghosts: Ghosts::new(capacity.saturating_add(1)),
             keys: vec![0; capacity as usize],
+            homes: vec![ONCE; capacity as usize],
             pinned: 0,
             target: 0,
         }
@@ -97,13 +100,21 @@ impl EvictionPolicy for Arc {
     }
 
     fn touch(&mut self, slot: SlotId) {
-        if let Place::In(_) = self.lists.place(slot) {
-            self.lists.push_front(AGAIN, slot);
+        match self.lists.place(slot) {
+            Place::In(_) => self.lists.push_front(AGAIN, slot),
+            Place::Apart => self.homes[slot as usize] = AGAIN,
+            Place::Absent => {}
         }
     }
 
     fn pin(&mut self, slot: SlotId) {
-        if let Place::In(_) = self.lists.place(slot) {
+        self.hold(slot);
+        self.touch(slot);
+    }
+
+    fn hold(&mut self, slot: SlotId) {
+        if let Place::In(list) = self.lists.place(slot) {
+            self.homes[slot as usize] = list;
             self.lists.set_apart(slot);
             self.pinned += 1;
         }
@@ -111,7 +122,7 @@ impl EvictionPolicy for Arc {
 
     fn unpin(&mut self, slot: SlotId) {
         if self.lists.place(slot) == Place::Apart {
-            self.lists.push_front(AGAIN, slot);
+            self.lists.push_front(self.homes[slot as usize], slot);
             self.pinned -= 1;
         }
     }

@@ -17,7 +17,7 @@ pub struct Fifo {
 }
 
 impl Fifo {
-    /// A policy for the slots `0..capacity`; about 10 bytes a slot.
+    /// A policy for the slots `0..capacity`; 11 bytes a slot.
     pub fn new(capacity: u32) -> Self {
         Self { lists: Lists::new(capacity), pinned: vec![false; capacity as usize], evictable: 0 }
     }

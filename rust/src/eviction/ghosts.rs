@@ -3,7 +3,7 @@
 //! A ghost is the 64-bit key of a block that is no longer there, kept in eviction order so that a
 //! policy can recognise what it regrets. The number of ghosts is bounded, everything is allocated
 //! once, and every operation is constant time: a node array of keys, lists over it, and a table
-//! from key to node. About 33 to 44 bytes a ghost.
+//! from key to node. About 30 to 40 bytes a ghost.
 
 use super::list::{Lists, Place};
 use crate::index::{BlockIndex, Mixer};

@@ -15,7 +15,7 @@ pub struct Lru {
 }
 
 impl Lru {
-    /// A policy for the slots `0..capacity`; about 10 bytes a slot.
+    /// A policy for the slots `0..capacity`; 10 bytes a slot.
     pub fn new(capacity: u32) -> Self {
         Self { lists: Lists::new(capacity) }
     }

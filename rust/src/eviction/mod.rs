@@ -7,7 +7,9 @@
 //! # Life of a block, as a policy sees it
 //!
 //! `insert` when a block first becomes evictable; `pin` when somebody starts using it, which also
-//! counts as an access; `unpin` when the last user is gone; `touch` for an access without use;
+//! counts as an access; `hold` when somebody starts using it who did not ask for it (a copy to
+//! another tier); `unpin` when the last user is gone; `touch` for an access that changes nothing
+//! else, also while it is pinned;
 //! `remove` when it leaves for a reason other than eviction; `evict` to choose and drop a victim.
 
 mod arc;
@@ -41,12 +43,19 @@ pub trait EvictionPolicy: Send {
     /// `slot` now holds the evictable block `key`, unknown to the policy until now.
     fn insert(&mut self, slot: SlotId, key: u64);
 
-    /// The block was asked for and found. It stays evictable.
+    /// The block was asked for and found. It stays what it was, evictable or pinned.
     fn touch(&mut self, slot: SlotId);
 
     /// The block was asked for and found, and is in use until [`unpin`](Self::unpin): it counts as
     /// accessed and is no candidate for eviction.
     fn pin(&mut self, slot: SlotId);
+
+    /// The block is in use until [`unpin`](Self::unpin), though nobody asked for it: no candidate
+    /// for eviction, not accessed. Policies that tell the two apart say so; for the others it is
+    /// [`pin`](Self::pin).
+    fn hold(&mut self, slot: SlotId) {
+        self.pin(slot);
+    }
 
     /// The last user of a pinned block is gone: it is a candidate again.
     fn unpin(&mut self, slot: SlotId);

@@ -1,17 +1,21 @@
 //! Lookups of many hashes, their cache misses overlapped.
 //!
-//! A lookup waits for memory twice: for the entry, then for the slot whose key is compared. A
-//! pipeline of three stages keeps several of each under way: `AHEAD` hashes before its turn an
-//! entry is prefetched, half of that before its turn the entry is read and its slot prefetched.
+//! A lookup waits for memory twice: for the bucket, then for the slot whose key is compared. A
+//! pipeline of three stages keeps several of each under way: `AHEAD` hashes before its turn a
+//! bucket is prefetched, half of that before its turn the bucket is read and its slot prefetched.
+//! In a table that fits in cache there is nothing to wait for and the pipeline is left out.
 
-use super::{BlockIndex, Candidate};
+use super::BlockIndex;
 
-/// Distance, in hashes, between asking for an entry and comparing its key: about as many cache
-/// misses as one core keeps in flight.
-const AHEAD: usize = 16;
+/// Distance, in hashes, between asking for a bucket and comparing a key: about as many cache misses
+/// as one core keeps in flight.
+const AHEAD: usize = 32;
 
 /// Distance between asking for a slot and comparing its key.
 const NEAR: usize = AHEAD / 2;
+
+/// Tables up to here are taken to be in cache: a share of the level 2 cache of a server core.
+const CACHED_BYTES: usize = 256 << 10;
 
 impl BlockIndex {
     /// The slots of many hashes, in their order, found as the result is iterated: stopping at the
@@ -26,11 +30,17 @@ impl BlockIndex {
         mut is_it: impl FnMut(usize, u32) -> bool,
     ) -> impl Iterator<Item = Option<u32>> {
         let mut hashes = hashes.into_iter();
-        // Rings by sequence number: hashes asked for, candidates read, lookups finished.
+        let is_cached = self.memory_bytes() <= CACHED_BYTES;
+        // Rings by sequence number: hashes asked for, the first slot whose tag agrees.
         let mut asked_hashes = [0u64; AHEAD];
-        let mut candidates: [Option<Candidate>; NEAR] = [None; NEAR];
+        let mut candidates = [None; NEAR];
         let (mut asked, mut read, mut done) = (0usize, 0usize, 0usize);
         std::iter::from_fn(move || {
+            if is_cached {
+                let found = self.find(hashes.next()?, |slot| is_it(done, slot));
+                done += 1;
+                return Some(found);
+            }
             while asked < done + AHEAD {
                 let Some(hash) = hashes.next() else { break };
                 self.prefetch(hash);
@@ -38,9 +48,9 @@ impl BlockIndex {
                 asked += 1;
             }
             while read < asked.min(done + NEAR) {
-                let candidate = self.first(asked_hashes[read % AHEAD]);
-                if let Some(found) = candidate {
-                    fetch(found.slot);
+                let candidate = self.find(asked_hashes[read % AHEAD], |_| true);
+                if let Some(slot) = candidate {
+                    fetch(slot);
                 }
                 candidates[read % NEAR] = candidate;
                 read += 1;
@@ -48,16 +58,15 @@ impl BlockIndex {
             if done == read {
                 return None;
             }
-            let hash = asked_hashes[done % AHEAD];
-            let mut candidate = candidates[done % NEAR];
-            while let Some(found) = candidate {
-                if is_it(done, found.slot) {
-                    break;
+            let found = match candidates[done % NEAR] {
+                // Tags of different keys agree once in a thousand times or less.
+                Some(slot) if !is_it(done, slot) => {
+                    self.find(asked_hashes[done % AHEAD], |slot| is_it(done, slot))
                 }
-                candidate = self.next(hash, found);
-            }
+                candidate => candidate,
+            };
             done += 1;
-            Some(candidate.map(|found| found.slot))
+            Some(found)
         })
     }
 }

@@ -56,7 +56,7 @@ struct Inner {
 #[derive(Default)]
 struct Latency {
     lookup: LatencyHistogram,
-    onboard: LatencyHistogram,
+    onboard: Arc<LatencyHistogram>,
 }
 
 /// The blocks that an onboarding brought.
@@ -220,9 +220,7 @@ impl KvBlockManager {
         found: Match,
         options: OnboardOptions,
     ) -> Result<OnboardedBlocks, ManagerError> {
-        let start = Instant::now();
         let onboarded = self.start_onboard(found, options)?.await;
-        self.inner.latency.onboard.record(start.elapsed());
         self.with_bytes(onboarded)
     }
 
@@ -248,14 +246,10 @@ impl KvBlockManager {
         found: Match,
         options: OnboardOptions,
     ) -> Result<Onboarded, ManagerError> {
-        let start = Instant::now();
         let mut under_way = self.start_onboard(found, options)?;
         loop {
             match under_way.wait(None) {
-                Ok(onboarded) => {
-                    self.inner.latency.onboard.record(start.elapsed());
-                    return Ok(onboarded);
-                }
+                Ok(onboarded) => return Ok(onboarded),
                 Err(still) => under_way = still,
             }
         }
@@ -271,12 +265,14 @@ impl KvBlockManager {
         mut options: OnboardOptions,
     ) -> Result<Onboard, ManagerError> {
         self.check_open()?;
+        let begun = Instant::now();
         options.deadline = options.deadline.or_else(|| self.deadline());
-        match (&self.inner.load, &self.inner.device) {
-            (Some(load), _) => Ok(load.onboard(found, options)),
-            (None, Some(_)) => Ok(Onboard::in_place(found, options)),
-            (None, None) => Err(ManagerError::NoSuchTier { tier: Tier::Device }),
-        }
+        let under_way = match (&self.inner.load, &self.inner.device) {
+            (Some(load), _) => load.onboard(found, options),
+            (None, Some(_)) => Onboard::in_place(found, options),
+            (None, None) => return Err(ManagerError::NoSuchTier { tier: Tier::Device }),
+        };
+        Ok(under_way.timed(begun, self.inner.latency.onboard.clone()))
     }
 
     fn with_bytes(&self, onboarded: Onboarded) -> Result<OnboardedBlocks, ManagerError> {
@@ -365,6 +361,12 @@ impl KvBlockManager {
         metrics
     }
 
+    /// Waits until what is to go down has arrived, at most `timeout`; returns how many blocks have
+    /// not. It returns early when only room in the lower tier is missing.
+    pub fn flush_blocking(&self, timeout: Duration) -> usize {
+        self.inner.store.as_ref().map_or(0, |edge| edge.flush(timeout).unfinished)
+    }
+
     /// Waits until what is to go down has arrived, at most `timeout`, then ends the verbs. Blocks
     /// that are held stay readable.
     pub async fn shutdown(&self, timeout: Duration) -> ShutdownReport {
@@ -376,7 +378,7 @@ impl KvBlockManager {
         if self.inner.closed.swap(true, Ordering::AcqRel) {
             return ShutdownReport { unfinished: 0 };
         }
-        let unfinished = self.inner.store.as_ref().map_or(0, |edge| edge.flush(timeout).unfinished);
+        let unfinished = self.flush_blocking(timeout);
         if unfinished > 0 {
             tracing::warn!(unfinished, "shut down before all blocks had gone down");
         }

@@ -14,7 +14,7 @@ use std::{
 
 use super::{Match, ResetEpoch, TierBlocks, counters::Counters};
 use crate::{
-    metrics::EdgeMetrics,
+    metrics::{EdgeMetrics, LatencyHistogram},
     pool::{ImmutableSlots, MutableSlots},
     sync::{
         Arc, Mutex,
@@ -84,6 +84,8 @@ struct Inner {
 pub struct Onboard {
     transfer: Transfer,
     arrivals: Arc<Arrivals>,
+    /// When it was asked for, and where the time that it took is counted.
+    timing: Option<(Instant, Arc<LatencyHistogram>)>,
 }
 
 /// Where blocks of the first tier are collected, by position.
@@ -167,7 +169,7 @@ impl LoadEdge {
             .collect();
         let arrivals = Arc::new(Arrivals { blocks: Mutex::new(collected) });
         self.inner.submit(incoming, sink, arrivals.clone());
-        Onboard { transfer, arrivals }
+        Onboard { transfer, arrivals, timing: None }
     }
 
     pub(crate) fn metrics(&self) -> EdgeMetrics {
@@ -259,7 +261,7 @@ impl Inner {
                 tier = %self.lower.tier(), block = from, key = %registration.key.hash,
                 "bytes fail verification: quarantined"
             );
-            self.lower.pool().quarantine(source);
+            source.quarantine();
             return Err(TransferError::VerificationFailed {
                 tier: self.lower.tier(),
                 block_id: from,
@@ -311,7 +313,21 @@ impl Onboard {
         let blocks: Vec<_> = singles.skip(options.skip).map(Some).collect();
         let transfer = Transfer::finished(vec![Ok(Arrival::Present); blocks.len()]);
         let collected = Collected { blocks, unused: options.into, taken: false };
-        Self { transfer, arrivals: Arc::new(Arrivals { blocks: Mutex::new(collected) }) }
+        let arrivals = Arc::new(Arrivals { blocks: Mutex::new(collected) });
+        Self { transfer, arrivals, timing: None }
+    }
+
+    /// Counts the time since `begun` in `histogram` when somebody takes the result.
+    pub(crate) fn timed(mut self, begun: Instant, histogram: Arc<LatencyHistogram>) -> Self {
+        self.timing = Some((begun, histogram));
+        self
+    }
+
+    fn finish(&mut self, results: Vec<BlockResult>) -> Onboarded {
+        if let Some((begun, histogram)) = self.timing.take() {
+            histogram.record(begun.elapsed());
+        }
+        self.arrivals.take(results)
     }
 
     /// Waits until every block has arrived or failed, at most `timeout` and never past the
@@ -319,9 +335,9 @@ impl Onboard {
     ///
     /// # Errors
     /// The onboarding itself, still under way.
-    pub fn wait(self, timeout: Option<Duration>) -> Result<Onboarded, Self> {
+    pub fn wait(mut self, timeout: Option<Duration>) -> Result<Onboarded, Self> {
         match self.transfer.wait(timeout) {
-            Some(results) => Ok(self.arrivals.take(results)),
+            Some(results) => Ok(self.finish(results)),
             None => Err(self),
         }
     }
@@ -337,7 +353,7 @@ impl Future for Onboard {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         match Pin::new(&mut self.transfer).poll(context) {
-            Poll::Ready(results) => Poll::Ready(self.arrivals.take(results)),
+            Poll::Ready(results) => Poll::Ready(self.finish(results)),
             Poll::Pending => Poll::Pending,
         }
     }

@@ -276,7 +276,9 @@ impl Inner {
         let mut wanted = Vec::with_capacity(outgoing.len());
         for (block, present) in outgoing.into_iter().zip(present) {
             if present {
-                self.finish(block.registration.key, &Ok(Arrival::Present));
+                let key = block.registration.key;
+                drop(block);
+                self.finish(key, &Ok(Arrival::Present));
             } else {
                 wanted.push(block);
             }
@@ -287,7 +289,9 @@ impl Inner {
             for block in wanted {
                 let (tier, block_id) = (self.upper.tier(), block.source.ids()[0]);
                 let stale = TransferError::Stale { tier, block_id };
-                self.finish(block.registration.key, &Err(stale));
+                let key = block.registration.key;
+                drop(block);
+                self.finish(key, &Err(stale));
             }
             return 0;
         }
@@ -302,13 +306,14 @@ impl Inner {
 
     /// No room for this block: callers are told, the queue keeps it.
     fn refuse(self: &Arc<Self>, block: Outgoing) {
-        let key = block.registration.key;
+        let Outgoing { registration: Registration { key, .. }, source } = block;
+        let blocks = Arc::new(source.downgrade());
+        drop(source);
         let error = TransferError::NoRoom { tier: self.lower.tier() };
         let wanted_by_callers = self.finish(key, &Err(error));
         if wanted_by_callers {
             return;
         }
-        let blocks = Arc::new(block.source.downgrade());
         let mut state = self.state.lock();
         if !state.closed
             && state.queue.len() < self.options.queue_blocks
@@ -419,7 +424,11 @@ impl Inner {
                     self.begin(vec![outgoing], &ticket);
                 }
             } else {
-                waiter.sink.set(waiter.index, result.clone());
+                let Waiter { sink, index, source } = waiter;
+                // Before the caller is told: once its transfer is over, its handles are the only
+                // ones, and dropping them makes room at once.
+                drop(source);
+                sink.set(index, result.clone());
             }
         }
         waited

@@ -12,7 +12,7 @@ use crate::{
     seal::{Fingerprint, Seal},
     sync::Arc,
     tokens::Key,
-    transfer::{BlockMemory, sum_block},
+    transfer::{BlockMemory, TransferError, sum_block},
 };
 
 /// A tier: the lifecycle of its slots, the bytes in them, and what proves them.
@@ -99,6 +99,28 @@ impl TierBlocks {
             .collect()
     }
 
+    /// Fills slots with zeros, whatever was in them. Costs a pass over the bytes on the calling
+    /// thread.
+    ///
+    /// # Errors
+    /// [`TransferError`] when the slots are another tier's, or the CPU cannot reach the memory.
+    pub fn wipe(&self, slots: &MutableSlots) -> Result<(), TransferError> {
+        let layout = self.memory.layout();
+        self.memory.check_accessible()?;
+        if !slots.belongs_to(&self.pool) {
+            let reason = "the slots belong to another pool";
+            return Err(TransferError::NoRoute { from: self.tier(), to: self.tier(), reason });
+        }
+        for &id in slots.ids() {
+            for span in layout.spans(id as usize, 0..layout.num_layers())? {
+                // SAFETY: the slot is owned mutably, the span is inside its memory, which the CPU
+                // can reach.
+                unsafe { std::ptr::write_bytes(self.memory.address(span), 0, span.len) };
+            }
+        }
+        Ok(())
+    }
+
     /// Tests the memory of quarantined slots with two patterns and puts those that hold them back
     /// into service. Returns (returned, still quarantined).
     pub fn scrub(&self) -> (usize, usize) {
@@ -109,7 +131,7 @@ impl TierBlocks {
                 good += 1;
             } else {
                 bad += 1;
-                self.pool.quarantine_mutable(slot);
+                slot.quarantine();
             }
         }
         (good, bad)

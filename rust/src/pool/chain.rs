@@ -4,87 +4,57 @@
 //! when it was registered is a root; it stays one if the parent comes back later, which costs
 //! eviction order, never correctness.
 
-use super::slot::{Life, NONE, Slot};
+use super::{
+    ring,
+    slot::{Life, NONE, Slot},
+};
 use crate::eviction::SlotId;
 
-/// Makes `child` the newest child of `parent`.
+/// Makes the root `child` the youngest child of `parent`.
 pub(super) fn link(slots: &mut [Slot], parent: SlotId, child: SlotId) {
-    let first = slots[parent as usize].first_child;
-    if first != NONE {
-        slots[first as usize].prev_sibling = child;
-    }
-    slots[parent as usize].first_child = child;
-    let slot = &mut slots[child as usize];
-    slot.parent = parent;
-    slot.next_sibling = first;
-    slot.prev_sibling = NONE;
+    let head = slots[parent as usize].first_child;
+    slots[parent as usize].first_child = ring::push(slots, head, child);
+    slots[child as usize].parent = parent;
 }
 
 /// Takes `id` out of the tree; its children become roots.
 pub(super) fn unlink(slots: &mut [Slot], id: SlotId) {
-    let Slot { parent, next_sibling, prev_sibling, first_child, .. } = slots[id as usize];
-    if prev_sibling != NONE {
-        slots[prev_sibling as usize].next_sibling = next_sibling;
-    } else if parent != NONE {
-        slots[parent as usize].first_child = next_sibling;
-    }
-    if next_sibling != NONE {
-        slots[next_sibling as usize].prev_sibling = prev_sibling;
+    let Slot { parent, first_child, .. } = slots[id as usize];
+    if parent != NONE {
+        let head = slots[parent as usize].first_child;
+        slots[parent as usize].first_child = ring::remove(slots, head, id);
+        slots[id as usize].parent = NONE;
     }
     let mut child = first_child;
     while child != NONE {
-        let slot = &mut slots[child as usize];
-        child = slot.next_sibling;
-        slot.parent = NONE;
-        slot.next_sibling = NONE;
-        slot.prev_sibling = NONE;
+        let next = ring::younger(slots, first_child, child);
+        slots[child as usize].parent = NONE;
+        ring::leave(&mut slots[child as usize]);
+        child = next;
     }
-    let slot = &mut slots[id as usize];
-    slot.parent = NONE;
-    slot.first_child = NONE;
-    slot.next_sibling = NONE;
-    slot.prev_sibling = NONE;
+    slots[id as usize].first_child = NONE;
 }
 
-/// `successor` takes the place of `id` in the tree: same parent, same children.
+/// `successor`, which has no place in the tree, takes that of `id`: same parent, same children.
 pub(super) fn replace(slots: &mut [Slot], id: SlotId, successor: SlotId) {
-    let Slot { parent, next_sibling, prev_sibling, first_child, .. } = slots[id as usize];
-    {
-        let slot = &mut slots[successor as usize];
-        slot.parent = parent;
-        slot.first_child = first_child;
-        slot.next_sibling = next_sibling;
-        slot.prev_sibling = prev_sibling;
-    }
-    if prev_sibling != NONE {
-        slots[prev_sibling as usize].next_sibling = successor;
-    } else if parent != NONE {
-        slots[parent as usize].first_child = successor;
-    }
-    if next_sibling != NONE {
-        slots[next_sibling as usize].prev_sibling = successor;
+    let Slot { parent, first_child, .. } = slots[id as usize];
+    if parent != NONE {
+        let head = slots[parent as usize].first_child;
+        slots[parent as usize].first_child = ring::replace(slots, head, id, successor);
     }
     let mut child = first_child;
     while child != NONE {
         slots[child as usize].parent = successor;
-        child = slots[child as usize].next_sibling;
+        child = ring::younger(slots, first_child, child);
     }
-    let slot = &mut slots[id as usize];
-    slot.parent = NONE;
-    slot.first_child = NONE;
-    slot.next_sibling = NONE;
-    slot.prev_sibling = NONE;
+    let old = &mut slots[id as usize];
+    (old.parent, old.first_child) = (NONE, NONE);
+    let new = &mut slots[successor as usize];
+    (new.parent, new.first_child) = (parent, first_child);
 }
 
-/// An inactive block that continues `id`, if there is one.
+/// The oldest inactive block that continues `id`, if there is one.
 pub(super) fn inactive_child(slots: &[Slot], id: SlotId) -> Option<SlotId> {
-    let mut child = slots[id as usize].first_child;
-    while child != NONE {
-        let slot = &slots[child as usize];
-        if slot.life == Life::Inactive {
-            return Some(child);
-        }
-        child = slot.next_sibling;
-    }
-    None
+    ring::members(slots, slots[id as usize].first_child)
+        .find(|&child| slots[child as usize].life == Life::Inactive)
 }

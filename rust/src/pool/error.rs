@@ -1,6 +1,6 @@
 //! What can go wrong in a pool.
 
-use crate::{config::Tier, tokens::Key};
+use crate::config::Tier;
 
 /// Errors of a tier's pool.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -60,6 +60,19 @@ pub enum PoolError {
         /// The largest one.
         max: usize,
     },
+    /// The books of so many slots do not fit into memory.
+    #[error(
+        "{tier} pool: no memory for the books of {capacity} blocks, about {bytes} bytes; configure \
+         fewer blocks or larger ones"
+    )]
+    OutOfMemory {
+        /// The tier.
+        tier: Tier,
+        /// The capacity asked for.
+        capacity: usize,
+        /// What that would take.
+        bytes: usize,
+    },
     /// The internal accounting does not add up.
     #[error("{tier} pool: self-check failed: {reason}")]
     SelfCheck {
@@ -67,13 +80,5 @@ pub enum PoolError {
         tier: Tier,
         /// What does not add up.
         reason: String,
-    },
-    /// Two engine keys claim one sequence hash.
-    #[error("{tier} pool: sequence hash {} is registered under another engine key", key.hash)]
-    EngineKeyConflict {
-        /// The tier.
-        tier: Tier,
-        /// The key in question.
-        key: Key,
     },
 }

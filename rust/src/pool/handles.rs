@@ -2,13 +2,9 @@
 //!
 //! Each handle stands for one or more slots of one pool and takes the lock once for all of them.
 
-use std::{fmt, ops::Range};
+use std::{fmt, iter, ops::Range};
 
-use super::{
-    Registration,
-    shared::{SlotPool, WeakPool},
-    state::Ids,
-};
+use super::{Registration, WeakSlots, shared::SlotPool, state::Ids};
 use crate::eviction::SlotId;
 
 /// Slots with one owner, who may write them. Dropping it frees them.
@@ -61,13 +57,13 @@ impl MutableSlots {
         Self { pool: self.pool.clone(), ids: tail, generation: self.generation }
     }
 
-    /// One handle for each slot, in order.
+    /// One handle for each slot, in order. Slots that are not taken from it are freed with it.
     pub fn into_singles(self) -> impl Iterator<Item = MutableSlots> {
-        let (pool, generation) = (self.pool.clone(), self.generation);
-        self.into_ids().into_iter().map(move |id| Self {
-            pool: pool.clone(),
-            ids: Ids::from_slice(&[id]),
-            generation,
+        let mut rest = Reversed::new(self);
+        iter::from_fn(move || {
+            let MutableSlots { pool, ids, generation } = &mut rest.0;
+            let ids = Ids::from_slice(&[ids.pop()?]);
+            Some(Self { pool: pool.clone(), ids, generation: *generation })
         })
     }
 
@@ -85,6 +81,12 @@ impl MutableSlots {
         Some(joined)
     }
 
+    /// Puts the slots out of use because their memory proved bad.
+    pub fn quarantine(mut self) {
+        let ids = std::mem::take(&mut self.ids);
+        self.pool.with(|state| state.quarantine_mutable(&ids));
+    }
+
     pub(super) fn into_ids(mut self) -> Ids {
         std::mem::take(&mut self.ids)
     }
@@ -93,7 +95,7 @@ impl MutableSlots {
 impl Drop for MutableSlots {
     fn drop(&mut self) {
         if !self.ids.is_empty() {
-            self.pool.free_mutable(&self.ids);
+            self.pool.with(|state| state.free_mutable(&self.ids));
         }
     }
 }
@@ -114,6 +116,11 @@ impl ImmutableSlots {
     /// The pool the slots belong to.
     pub fn pool(&self) -> &SlotPool {
         &self.pool
+    }
+
+    /// Whether the slots are of this pool.
+    pub fn belongs_to(&self, pool: &SlotPool) -> bool {
+        self.pool.owns(pool)
     }
 
     /// The slot numbers, in order.
@@ -142,11 +149,23 @@ impl ImmutableSlots {
         self.pool.with(|state| self.ids.iter().map(|&id| state.is_current(id)).collect())
     }
 
+    /// For each block, whether lookups of its key give another slot, which was registered before it
+    /// and holds the same. This one is as good while it is held, and free when it is not.
+    pub fn are_duplicates(&self) -> Vec<bool> {
+        self.pool.with(|state| self.ids.iter().map(|&id| state.is_duplicate(id)).collect())
+    }
+
+    /// Takes the blocks out of the index for good because their bytes are not what they should
+    /// be. Their slots are out of use once the last reader is gone.
+    pub fn quarantine(self) {
+        self.pool.with(|state| state.quarantine(&self.ids));
+    }
+
     /// Another handle to some of the blocks; positions past the end are left out.
     pub fn slice(&self, range: Range<usize>) -> Self {
         let end = range.end.min(self.ids.len());
         let ids = Ids::from_slice(&self.ids[range.start.min(end)..end]);
-        self.pool.pin_held(&ids);
+        self.pool.with(|state| state.pin_held(&ids));
         Self { pool: self.pool.clone(), ids }
     }
 
@@ -157,11 +176,14 @@ impl ImmutableSlots {
         Self { pool: self.pool.clone(), ids: tail }
     }
 
-    /// One handle for each block, in order.
-    pub fn into_singles(mut self) -> impl Iterator<Item = ImmutableSlots> {
-        let pool = self.pool.clone();
-        let ids = std::mem::take(&mut self.ids);
-        ids.into_iter().map(move |id| Self { pool: pool.clone(), ids: Ids::from_slice(&[id]) })
+    /// One handle for each block, in order. Blocks that are not taken from it are released with it.
+    pub fn into_singles(self) -> impl Iterator<Item = ImmutableSlots> {
+        let mut rest = Reversed::new(self);
+        iter::from_fn(move || {
+            let ImmutableSlots { pool, ids } = &mut rest.0;
+            let ids = Ids::from_slice(&[ids.pop()?]);
+            Some(Self { pool: pool.clone(), ids })
+        })
     }
 
     /// One handle for the blocks of many, in order; `None` when they come from different pools or
@@ -180,9 +202,7 @@ impl ImmutableSlots {
 
     /// A handle that owns nothing and can be turned back while the blocks are there.
     pub fn downgrade(&self) -> WeakSlots {
-        let slots =
-            self.pool.with(|state| self.ids.iter().map(|&id| (id, state.epoch(id))).collect());
-        WeakSlots { pool: self.pool.downgrade(), slots }
+        WeakSlots::new(&self.pool, &self.ids)
     }
 }
 
@@ -195,36 +215,8 @@ impl Clone for ImmutableSlots {
 impl Drop for ImmutableSlots {
     fn drop(&mut self) {
         if !self.ids.is_empty() {
-            self.pool.release(&self.ids);
+            self.pool.with(|state| state.release(&self.ids));
         }
-    }
-}
-
-/// Blocks somebody may want again, without keeping them.
-#[derive(Clone)]
-pub struct WeakSlots {
-    pool: WeakPool,
-    slots: Vec<(SlotId, u32)>,
-}
-
-impl WeakSlots {
-    /// Number of blocks.
-    pub fn len(&self) -> usize {
-        self.slots.len()
-    }
-
-    /// Whether it stands for none.
-    pub fn is_empty(&self) -> bool {
-        self.slots.is_empty()
-    }
-
-    /// Pins the block at `position` if its slot still holds it: not once it was evicted, freed or
-    /// forgotten by a reset, also when an equal block came into the same slot.
-    pub fn upgrade(&self, position: usize) -> Option<ImmutableSlots> {
-        let &(id, epoch) = self.slots.get(position)?;
-        let pool = self.pool.upgrade()?;
-        let alive = pool.with(|state| state.upgrade(id, epoch));
-        alive.then(|| ImmutableSlots::new(pool, Ids::from_slice(&[id])))
     }
 }
 
@@ -240,8 +232,36 @@ impl fmt::Debug for ImmutableSlots {
     }
 }
 
-impl fmt::Debug for WeakSlots {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_list().entries(self.slots.iter().map(|slot| slot.0)).finish()
+/// A handle of many slots.
+trait Batch {
+    fn ids_mut(&mut self) -> &mut Ids;
+}
+
+/// A handle whose slots are taken from the end, in their order; what remains is turned back, so
+/// that it is released as it would have been.
+struct Reversed<H: Batch>(H);
+
+impl<H: Batch> Reversed<H> {
+    fn new(mut handle: H) -> Self {
+        handle.ids_mut().reverse();
+        Self(handle)
+    }
+}
+
+impl<H: Batch> Drop for Reversed<H> {
+    fn drop(&mut self) {
+        self.0.ids_mut().reverse();
+    }
+}
+
+impl Batch for MutableSlots {
+    fn ids_mut(&mut self) -> &mut Ids {
+        &mut self.ids
+    }
+}
+
+impl Batch for ImmutableSlots {
+    fn ids_mut(&mut self) -> &mut Ids {
+        &mut self.ids
     }
 }

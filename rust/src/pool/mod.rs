@@ -19,20 +19,29 @@
 //! suffix.
 //!
 //! What it costs: one mutex, held for index arithmetic only, never across a copy, I/O or callback;
-//! no thread, no channel. About 56 bytes a slot, 16 for its parent, 11 to 22 in the index, and the
-//! policy's links.
+//! no thread, no channel. 56 bytes a slot and 16 for its parent, committed when the slot is first
+//! used, 11 to 22 in the index, 4 in the free list, and the policy's links: with LRU 98 bytes a
+//! block in a pool of 10 million. Engine keys, where there are any, are 42 more.
 //!
 //! What it is not: it knows no storage (`manager` joins slots and bytes) and no other tier.
 
 mod chain;
+mod check;
 mod error;
+mod evict;
 mod handles;
+mod lookup;
 mod registration;
+mod registry;
+mod release;
+mod ring;
 mod shared;
 mod slot;
 mod state;
+mod weak;
 
 pub use error::PoolError;
-pub use handles::{ImmutableSlots, MutableSlots, WeakSlots};
+pub use handles::{ImmutableSlots, MutableSlots};
 pub use registration::Registration;
 pub use shared::{EvictionMode, SlotPool, SlotPoolOptions};
+pub use weak::WeakSlots;

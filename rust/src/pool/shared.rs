@@ -9,7 +9,7 @@ use super::{
 use crate::{
     config::Tier,
     events::EventStream,
-    eviction::{EvictionPolicy, SlotId},
+    eviction::EvictionPolicy,
     metrics::PoolMetrics,
     sync::{Arc, Mutex, MutexGuard, Weak},
     tokens::{EngineKey, Key},
@@ -21,7 +21,8 @@ pub struct SlotPoolOptions {
     pub tier: Tier,
     /// Slots, 1 to [`SlotPool::MAX_CAPACITY`].
     pub capacity: usize,
-    /// Which block goes when room is needed; sized for `capacity`.
+    /// Which block goes when room is needed; sized for `capacity`. It runs under the pool's lock,
+    /// so it must neither block nor use the pool.
     pub policy: Box<dyn EvictionPolicy>,
     /// Where the pool's events go.
     pub events: Option<Arc<EventStream>>,
@@ -66,14 +67,18 @@ impl SlotPool {
     /// A pool of free slots.
     ///
     /// # Errors
-    /// [`PoolError::InvalidCapacity`].
+    /// [`PoolError::InvalidCapacity`], [`PoolError::OutOfMemory`].
     pub fn new(options: SlotPoolOptions) -> Result<Self, PoolError> {
         let SlotPoolOptions { tier, capacity, policy, events } = options;
         if capacity == 0 || capacity > Self::MAX_CAPACITY {
             return Err(PoolError::InvalidCapacity { tier, capacity, max: Self::MAX_CAPACITY });
         }
-        let state = Mutex::new(State::new(tier, capacity, policy, events.clone()));
-        Ok(Self { shared: Arc::new(Shared { tier, capacity, state, events }) })
+        let events = events.filter(|events| events.is_attached());
+        let Some(state) = State::new(tier, capacity, policy, events.clone()) else {
+            let bytes = capacity * State::BYTES_PER_SLOT;
+            return Err(PoolError::OutOfMemory { tier, capacity, bytes });
+        };
+        Ok(Self { shared: Arc::new(Shared { tier, capacity, state: Mutex::new(state), events }) })
     }
 
     /// The tier it serves.
@@ -160,7 +165,7 @@ impl SlotPool {
     }
 
     /// Like [`match_prefix`](Self::match_prefix); a block whose engine key is not the one at its
-    /// position is a miss.
+    /// position is a miss. Positions past the end of `engine_keys` want a block without one.
     pub fn match_prefix_with_engine_keys(
         &self,
         keys: &[Key],
@@ -198,7 +203,7 @@ impl SlotPool {
     pub fn trigger_eviction(&self, mode: EvictionMode) -> usize {
         self.with(|state| {
             state.evict_until_free(match mode {
-                EvictionMode::Normal => state.capacity().div_ceil(8),
+                EvictionMode::Normal => state.capacity.div_ceil(8),
                 EvictionMode::Aggressive => usize::MAX,
             })
         })
@@ -211,25 +216,14 @@ impl SlotPool {
         self.with(State::reset)
     }
 
-    /// Takes the blocks out of the index for good because their bytes are not what they should
-    /// be. Their slots are out of use once the last reader is gone.
-    pub fn quarantine(&self, blocks: ImmutableSlots) {
-        self.with(|state| state.quarantine(blocks.ids()));
-    }
-
     /// Takes all quarantined slots, to test their memory: dropping the batch puts them back into
-    /// service, [`quarantine_mutable`](Self::quarantine_mutable) out of it again.
+    /// service, [`MutableSlots::quarantine`] out of it again.
     pub fn take_quarantined(&self) -> MutableSlots {
         self.with(|state| {
             let mut ids = Ids::new();
             state.take_quarantined(&mut ids);
             MutableSlots::new(self.clone(), ids, state.generation)
         })
-    }
-
-    /// Puts slots out of use whose memory proved bad.
-    pub fn quarantine_mutable(&self, slots: MutableSlots) {
-        self.with(|state| state.quarantine_mutable(&slots.into_ids()));
     }
 
     /// Slots that an allocation can have now: free and inactive.
@@ -244,7 +238,7 @@ impl SlotPool {
 
     /// Name of the eviction policy.
     pub fn policy(&self) -> &'static str {
-        self.with(|state| state.policy_name())
+        self.with(|state| state.policy.name())
     }
 
     /// Resets since the pool was made.
@@ -268,18 +262,6 @@ impl SlotPool {
 
     pub(super) fn owns(&self, other: &SlotPool) -> bool {
         Arc::ptr_eq(&self.shared, &other.shared)
-    }
-
-    pub(super) fn free_mutable(&self, ids: &[SlotId]) {
-        self.with(|state| state.free_mutable(ids));
-    }
-
-    pub(super) fn release(&self, ids: &[SlotId]) {
-        self.with(|state| state.release(ids));
-    }
-
-    pub(super) fn pin_held(&self, ids: &[SlotId]) {
-        self.with(|state| state.pin_held(ids));
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, State> {

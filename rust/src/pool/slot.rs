@@ -23,37 +23,55 @@ pub(super) enum Life {
     Quarantined,
 }
 
-/// Lifecycle, identity and chain links of a slot; 56 bytes, so that a probe that hits touches one
-/// cache line or two.
+/// What lookups make of the block in a slot.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Standing {
+    /// They never give it: there is no block, or another slot is registered under its key.
+    Unlisted,
+    /// They give it: the slot is in the index.
+    Registered,
+    /// A reset came while it was active; it serves its readers and nobody else.
+    Forgotten,
+    /// Its bytes failed verification; its slot is quarantined when the last reader is gone.
+    Suspect,
+}
+
+/// What the eviction policy knows of the block in a slot.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Tracking {
+    /// Nothing. An inactive block that is not tracked is condemned: first to go.
+    Untracked,
+    /// Nothing yet, though the block was asked for while in its first use: an access to make up
+    /// for when the policy gets it.
+    Asked,
+    /// It has the block, as evictable while inactive and as pinned while active.
+    Tracked,
+}
+
+/// Lifecycle, identity and links of a slot; 56 bytes, what a comparison reads in front.
 #[derive(Clone, Debug)]
+#[repr(C)]
 pub(super) struct Slot {
     hash: [u64; 2],
-    pub(super) group: u32,
-    /// Readers, while active.
+    group: u32,
+    /// Readers, while active. Never counted down from the largest number, see `State::release`.
     pub(super) refs: u32,
     /// Grows whenever the slot's content ends; weak handles compare it.
-    pub(super) epoch: u32,
-    /// Next younger duplicate of the same key (see `State::duplicates`).
-    pub(super) next_duplicate: SlotId,
+    pub(super) epoch: u64,
     /// The registered block that this one continues.
     pub(super) parent: SlotId,
-    /// A registered block that continues this one; the others follow as its siblings.
+    /// The oldest registered block that continues this one.
     pub(super) first_child: SlotId,
-    pub(super) next_sibling: SlotId,
-    pub(super) prev_sibling: SlotId,
+    /// The oldest duplicate of a registered block.
+    pub(super) duplicates: SlotId,
+    /// Ring of the blocks with the same parent; of an unlisted block, of the duplicates of its key.
+    pub(super) next: SlotId,
+    pub(super) prev: SlotId,
     pub(super) life: Life,
-    /// In the index: lookups of the key give this slot.
-    pub(super) registered: bool,
-    /// The policy tracks it. An inactive block it does not track is condemned: first to go.
-    pub(super) tracked: bool,
-    /// Bytes failed verification: quarantine it when the last reader is gone.
-    pub(super) suspect: bool,
-    /// A reset came while it was active: it serves its readers and nobody else.
-    pub(super) forgotten: bool,
+    pub(super) standing: Standing,
+    pub(super) tracking: Tracking,
     /// A parent hash is on record.
     pub(super) has_parent: bool,
-    /// An engine key is on record.
-    pub(super) has_engine_key: bool,
 }
 
 impl Slot {
@@ -63,21 +81,19 @@ impl Slot {
             group: 0,
             refs: 0,
             epoch: 0,
-            next_duplicate: NONE,
             parent: NONE,
             first_child: NONE,
-            next_sibling: NONE,
-            prev_sibling: NONE,
+            duplicates: NONE,
+            next: NONE,
+            prev: NONE,
             life: Life::Free,
-            registered: false,
-            tracked: false,
-            suspect: false,
-            forgotten: false,
+            standing: Standing::Unlisted,
+            tracking: Tracking::Untracked,
             has_parent: false,
-            has_engine_key: false,
         }
     }
 
+    #[inline]
     pub(super) fn key(&self) -> Key {
         Key { hash: unpack(self.hash), group: self.group }
     }
@@ -85,6 +101,22 @@ impl Slot {
     pub(super) fn set_key(&mut self, key: Key) {
         self.hash = pack(key.hash);
         self.group = key.group;
+    }
+
+    pub(super) fn is_registered(&self) -> bool {
+        self.standing == Standing::Registered
+    }
+
+    pub(super) fn is_tracked(&self) -> bool {
+        self.tracking == Tracking::Tracked
+    }
+
+    /// The content is no more: weak handles to it are dead.
+    pub(super) fn end(&mut self) {
+        self.epoch += 1;
+        self.standing = Standing::Unlisted;
+        self.tracking = Tracking::Untracked;
+        self.has_parent = false;
     }
 }
 
@@ -96,4 +128,14 @@ pub(super) const fn pack(hash: SequenceHash) -> [u64; 2] {
 
 pub(super) const fn unpack(words: [u64; 2]) -> SequenceHash {
     SequenceHash::from_u128(words[0] as u128 | (words[1] as u128) << 64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slot_costs_what_the_module_says() {
+        assert_eq!(size_of::<Slot>(), 56);
+    }
 }

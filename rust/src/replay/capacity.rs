@@ -1,5 +1,6 @@
 //! How large a cache is meant to be: in blocks, or as a share of a trace.
 
+use std::fmt;
 use std::str::FromStr;
 
 /// Digits after the point that a percentage may have.
@@ -28,6 +29,20 @@ impl Capacity {
                 let blocks = u128::from(unique_blocks) * u128::from(share);
                 // At most 2^32 * 2^64 / 10^8, which is below 2^70: saturate for the absurd.
                 u64::try_from(blocks / u128::from(100 * ONE_PERCENT)).unwrap_or(u64::MAX)
+            }
+        }
+    }
+}
+
+impl fmt::Display for Capacity {
+    /// As it is read.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Capacity::Blocks(blocks) => write!(f, "{blocks}"),
+            Capacity::Share(share) => {
+                let decimals = format!("{:0DECIMALS$}", share % ONE_PERCENT);
+                let number = format!("{}.{decimals}", share / ONE_PERCENT);
+                write!(f, "{}%", number.trim_end_matches('0').trim_end_matches('.'))
             }
         }
     }
@@ -84,6 +99,13 @@ mod tests {
         assert_eq!(blocks("200%", 7), 14);
         assert_eq!((blocks("0%", 7), blocks("0", 7), blocks(" 12 ", 7)), (0, 0, 12));
         assert_eq!(blocks(&u64::MAX.to_string(), 7), u64::MAX);
+    }
+
+    #[test]
+    fn prints_what_it_reads() {
+        for text in ["0", "12", "0%", "5%", "100%", "2.5%", "0.000001%"] {
+            assert_eq!(text.parse::<Capacity>().unwrap().to_string(), text);
+        }
     }
 
     #[test]

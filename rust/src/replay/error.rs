@@ -13,7 +13,6 @@ pub struct TraceError {
     /// The line, counted from 1; `None` when the reason is not in one line.
     pub line: Option<u64>,
     /// The reason.
-    #[source]
     pub problem: TraceProblem,
 }
 
@@ -27,10 +26,10 @@ fn line_number(line: Option<u64>) -> String {
 pub enum TraceProblem {
     /// The system's answer when opening or reading.
     #[error("cannot be read: {0}")]
-    Io(#[source] io::Error),
+    Io(io::Error),
     /// Compressed bytes that do not decompress.
     #[error("is damaged or cut gzip: {0}; fetch it again")]
-    Gzip(#[source] io::Error),
+    Gzip(io::Error),
     /// Request lengths without block identities.
     #[error(
         "has only request lengths and cannot be replayed: which blocks requests share is not in \

@@ -81,6 +81,12 @@ mod real {
         }
     }
 
+    impl<T: Default> Default for Mutex<T> {
+        fn default() -> Self {
+            Self::new(T::default())
+        }
+    }
+
     /// A condition variable over [`Mutex`]; loom has no time, so a timed wait is a plain one.
     #[derive(Debug)]
     pub(crate) struct Condvar(LoomCondvar);
@@ -108,6 +114,12 @@ mod real {
 
         pub(crate) fn notify_all(&self) {
             self.0.notify_all();
+        }
+    }
+
+    impl Default for Condvar {
+        fn default() -> Self {
+            Self::new()
         }
     }
 }

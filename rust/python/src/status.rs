@@ -1,0 +1,64 @@
+//! What is in force and what was counted, as one tree.
+
+use std::collections::BTreeMap;
+
+use dynamo_llm::block_manager::{BlockPool, config::Effective};
+use serde_json::{Map, Value, json};
+
+use crate::shared::Shared;
+
+/// The tree of `BlockManager.status()`.
+pub(crate) fn tree(shared: &Shared) -> Value {
+    let manager = &shared.manager;
+    let figures = manager.status();
+    let tiers: Map<String, Value> = figures
+        .pools
+        .keys()
+        .filter_map(|&tier| Some((tier.name().to_owned(), tier_tree(manager.pool(tier)?))))
+        .collect();
+    let model = &manager.settings().model;
+    let settings: BTreeMap<&str, Value> = manager
+        .settings()
+        .effective()
+        .into_iter()
+        .map(|Effective { field, value, source, .. }| {
+            (field, json!({"value": value, "source": source.to_string()}))
+        })
+        .collect();
+    json!({
+        "worker_id": manager.worker_id(),
+        "closed": shared.is_closed(),
+        "block_size": manager.block_size(),
+        "block_shape": [model.num_layers, model.outer_dim, model.page_size, model.inner_dim],
+        "block_bytes": model.block_bytes(),
+        "dtype": model.dtype.name(),
+        "zero_on_allocate": shared.zero_on_allocate,
+        "tiers": tiers,
+        "edges": figures.edges.iter().map(|(edge, figures)| (edge.to_string(), json!(figures)))
+            .collect::<Map<String, Value>>(),
+        "latency_us": figures.latency,
+        "events": figures.events,
+        "settings": settings,
+        "findings": manager.findings(),
+    })
+}
+
+fn tier_tree(pool: &BlockPool) -> Value {
+    let memory = pool.blocks().memory();
+    let storages = memory.storages();
+    let bytes: u64 = storages.iter().map(|storage| storage.size() as u64).sum();
+    let storage = storages.first().map(|storage| storage.storage_type().to_string());
+    let mut tree = json!({
+        "storage": storage,
+        "layout": memory.layout().to_string(),
+        "blocks": pool.total_blocks(),
+        "bytes": bytes,
+        "eviction": pool.policy(),
+        "available": pool.available_blocks(),
+        "usage": pool.usage_rate(),
+    });
+    if let (Value::Object(tree), Value::Object(counts)) = (&mut tree, json!(pool.status())) {
+        tree.extend(counts);
+    }
+    tree
+}

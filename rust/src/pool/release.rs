@@ -1,0 +1,156 @@
+//! How blocks end: the last reader goes, the bytes prove bad, the pool forgets.
+
+use super::{
+    ring,
+    slot::{Life, NONE, Standing, Tracking},
+    state::{Ids, State},
+};
+use crate::eviction::SlotId;
+
+impl State {
+    /// Gives up one reader of each slot, the last first.
+    ///
+    /// A count of readers that has reached the largest number has lost count: it stays there, and
+    /// so does the slot, which nobody else can then get while somebody may be reading it.
+    pub(super) fn release(&mut self, ids: &[SlotId]) {
+        for &id in ids.iter().rev() {
+            let slot = &mut self.slots[id as usize];
+            if slot.refs != 1 {
+                slot.refs -= u32::from(slot.refs != u32::MAX);
+                continue;
+            }
+            slot.refs = 0;
+            self.active -= 1;
+            if slot.is_registered() {
+                slot.life = Life::Inactive;
+                self.inactive += 1;
+                match std::mem::replace(&mut slot.tracking, Tracking::Tracked) {
+                    Tracking::Tracked => {
+                        self.flush_inserts();
+                        self.batch.slots.push(id);
+                    }
+                    before => {
+                        self.flush_unpins();
+                        let digest = self.digest(id);
+                        self.batch.blocks.push((id, digest));
+                        if before == Tracking::Asked {
+                            self.flush_inserts();
+                            self.policy.touch(id);
+                        }
+                    }
+                }
+            } else {
+                self.release_unlisted(id);
+            }
+        }
+        self.flush_inserts();
+        self.flush_unpins();
+    }
+
+    // The policy gets its blocks in runs of one kind, so that their order is that of the calls.
+
+    #[inline]
+    fn flush_inserts(&mut self) {
+        if !self.batch.blocks.is_empty() {
+            self.policy.insert_all(&self.batch.blocks);
+            self.batch.blocks.clear();
+        }
+    }
+
+    #[inline]
+    fn flush_unpins(&mut self) {
+        if !self.batch.slots.is_empty() {
+            self.policy.unpin_all(&self.batch.slots);
+            self.batch.slots.clear();
+        }
+    }
+
+    /// The last reader of a duplicate, of a block from before a reset, or of a suspect is gone.
+    #[cold]
+    fn release_unlisted(&mut self, id: SlotId) {
+        if self.slots[id as usize].standing == Standing::Suspect {
+            self.slot(id).end();
+            self.slot(id).life = Life::Quarantined;
+            self.quarantined += 1;
+        } else {
+            self.remove_duplicate(id);
+            self.slot(id).end();
+            self.free(id);
+        }
+    }
+
+    /// The bytes of these held slots are not what their keys say: no lookup finds them from now on,
+    /// no weak handle gets them back, and when their last readers go the slots stay out of use.
+    pub(super) fn quarantine(&mut self, ids: &[SlotId]) {
+        for &id in ids {
+            if self.slots[id as usize].is_registered() {
+                if self.slots[id as usize].is_tracked() {
+                    self.policy.remove(id);
+                }
+                self.unregister(id);
+            } else {
+                self.remove_duplicate(id);
+            }
+            let slot = self.slot(id);
+            slot.standing = Standing::Suspect;
+            slot.tracking = Tracking::Untracked;
+        }
+    }
+
+    /// Takes all quarantined slots as mutable ones, for whoever wants to test their memory.
+    pub(super) fn take_quarantined(&mut self, out: &mut Ids) {
+        if self.quarantined == 0 {
+            return;
+        }
+        for (id, slot) in self.slots.iter_mut().enumerate() {
+            if slot.life == Life::Quarantined {
+                slot.life = Life::Mutable;
+                out.push(id as SlotId);
+            }
+        }
+        self.quarantined -= out.len();
+        self.mutable += out.len();
+    }
+
+    /// Puts mutable slots out of use.
+    pub(super) fn quarantine_mutable(&mut self, ids: &[SlotId]) {
+        for &id in ids {
+            self.slot(id).life = Life::Quarantined;
+        }
+        self.mutable -= ids.len();
+        self.quarantined += ids.len();
+    }
+
+    /// Forgets every block; returns how many slots are still held by handles.
+    pub(super) fn reset(&mut self) -> usize {
+        for id in 0..self.slots.len() as SlotId {
+            let slot = &mut self.slots[id as usize];
+            (slot.parent, slot.first_child, slot.duplicates) = (NONE, NONE, NONE);
+            ring::leave(slot);
+            if std::mem::replace(&mut slot.tracking, Tracking::Untracked) == Tracking::Tracked {
+                self.policy.remove(id);
+            }
+            let slot = &mut self.slots[id as usize];
+            match slot.life {
+                Life::Inactive => {
+                    slot.end();
+                    self.free(id);
+                }
+                Life::Active if slot.standing != Standing::Suspect => {
+                    slot.epoch += 1;
+                    slot.standing = Standing::Forgotten;
+                }
+                Life::Active | Life::Free | Life::Mutable | Life::Quarantined => {}
+            }
+        }
+        self.inactive = 0;
+        self.condemned.clear();
+        self.index.clear();
+        self.generation += 1;
+        self.totals.resets += 1;
+        if let Some(events) = &self.events {
+            events.record_cleared(self.tier);
+        }
+        self.active + self.mutable
+    }
+}
