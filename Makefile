@@ -39,7 +39,8 @@ test-rust: ## the Rust tests and the samples in the documentation
 
 .PHONY: loom
 loom: ## every interleaving of the handle races
-	RUSTFLAGS="$(LOOM_FLAGS)" cargo test --release --locked --test loom --target-dir target/loom
+	RUSTFLAGS="$(LOOM_FLAGS)" cargo test --release --locked --target-dir target/loom --test loom
+	RUSTFLAGS="$(LOOM_FLAGS)" cargo test --release --locked --target-dir target/loom --lib loom_tests
 
 .PHONY: test-python
 test-python: tools ## the wheel, installed, from the outside: package, command line, README
@@ -59,6 +60,10 @@ $(MDBOOK):
 .PHONY: bench
 bench: ## benchmarks; each figure is one line of JSON with its reference from the same run
 	cargo bench --locked
+
+.PHONY: bench-disk
+bench-disk: ## the disk tier's I/O beside plain direct I/O; DYNAMO_BENCH_DIR names the drive
+	cargo bench --locked --bench disk
 
 .PHONY: lint
 lint: lint-rust lint-python ## formatting, clippy, ruff, mypy, and cargo-deny where installed

@@ -1,4 +1,4 @@
-"""Blocks as tensors of numpy and, where it is installed, of torch: no copy, one owner, no surprise."""
+"""Blocks as tensors of numpy and, where it is installed, of torch: no copy, one owner."""
 
 import numpy as np
 
@@ -32,7 +32,7 @@ with BlockManager(
     shared = device.register_blocks(blocks[:1], [1])
     assert not np.from_dlpack(shared[0]).flags.writeable
     copied = np.from_dlpack(shared[0], copy=True)
-    copied += 1
+    copied[:] = 1
 
 # numpy has no BF16 and no FP8. Any block can be had as bytes.
 with BlockManager(2, 16, 128, DType.BF16, device_blocks=4, host_blocks=0) as manager:
@@ -42,7 +42,7 @@ with BlockManager(2, 16, 128, DType.BF16, device_blocks=4, host_blocks=0) as man
     print("BF16 as bytes:", raw.shape, raw.dtype)
 
     try:
-        import torch
+        import torch  # type: ignore[import-not-found, unused-ignore]
     except ImportError:
         print("torch is not installed")
     else:

@@ -126,7 +126,9 @@ fn no_room_is_no_trouble() {
 fn filled(kind: EvictionKind, capacity: u32) -> Box<dyn EvictionPolicy> {
     let mut policy = kind.build(capacity);
     let blocks: Vec<(SlotId, u64)> = (0..capacity).map(|slot| (slot, u64::from(slot))).collect();
-    policy.insert_all(&blocks);
+    for &(slot, key) in &blocks {
+        policy.insert(slot, key);
+    }
     policy
 }
 
@@ -138,8 +140,12 @@ fn drain(policy: &mut dyn EvictionPolicy) -> Vec<SlotId> {
 fn lru_evicts_by_end_of_last_use() {
     let mut policy = filled(EvictionKind::Lru, 6);
     policy.touch(0);
-    policy.pin_all(&[1, 2, 3]);
-    policy.unpin_all(&[3, 1]);
+    for slot in [1, 2, 3] {
+        policy.pin(slot);
+    }
+    for slot in [3, 1] {
+        policy.unpin(slot);
+    }
     assert_eq!(drain(&mut *policy), [4, 5, 0, 3, 1]);
     policy.unpin(2);
     assert_eq!(drain(&mut *policy), [2]);
@@ -149,9 +155,13 @@ fn lru_evicts_by_end_of_last_use() {
 fn fifo_keeps_the_place_of_a_pinned_block() {
     let mut policy = filled(EvictionKind::Fifo, 5);
     policy.touch(0);
-    policy.pin_all(&[0, 3]);
+    for slot in [0, 3] {
+        policy.pin(slot);
+    }
     assert_eq!(policy.evict(), Some(1));
-    policy.unpin_all(&[0, 3]);
+    for slot in [0, 3] {
+        policy.unpin(slot);
+    }
     policy.insert(1, 7);
     assert_eq!(drain(&mut *policy), [0, 2, 3, 4, 1]);
 }
@@ -192,11 +202,17 @@ fn s3fifo_filters_newcomers_and_readmits_ghosts() {
 #[test]
 fn s3fifo_keeps_the_place_of_a_pinned_block() {
     let mut policy = filled(EvictionKind::S3fifo, 20);
-    policy.pin_all(&[0, 4]);
+    for slot in [0, 4] {
+        policy.pin(slot);
+    }
     assert_eq!(policy.evict(), Some(1));
-    policy.unpin_all(&[0, 4]);
+    for slot in [0, 4] {
+        policy.unpin(slot);
+    }
     // Back at the tail, where its use carries it over to the main queue; likewise slot 4.
     assert_eq!([(); 3].map(|()| policy.evict()), [Some(2), Some(3), Some(5)]);
-    policy.pin_all(&(6..20).collect::<Vec<_>>());
+    for slot in 6..20 {
+        policy.pin(slot);
+    }
     assert_eq!(drain(&mut *policy), [0, 4]);
 }

@@ -2,7 +2,7 @@
 
 import gc
 import pickle
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -63,7 +63,7 @@ def test_a_block_list_is_a_sequence(n: int, cut: slice, again: slice, index: int
                 blocks[index]
         part = set(ids[cut])
         blocks[cut].release()
-        assert [bool(block) for block in blocks] == [id not in part for id in ids]
+        assert [bool(block) for block in blocks] == [block_id not in part for block_id in ids]
         assert pool(manager).available_blocks() == 9 - n + len(part)
         blocks.release()
         assert pool(manager).available_blocks() == 9
@@ -293,13 +293,14 @@ def test_registered_blocks_are_not_filled(manager: BlockManager) -> None:
 def test_types_of_arguments_are_checked(manager: BlockManager) -> None:
     with manager.allocate_blocks(1) as blocks:
         block: Any = blocks[0]
-        for wrong in (
+        wrongs: list[Callable[[], object]] = [
             lambda: block.continue_sequence(7),
             lambda: block.add_token("a"),
             lambda: block.add_tokens("abc"),
             lambda: block.pop_tokens(1.5),
             lambda: block.init_sequence(7),
-        ):
+        ]
+        for wrong in wrongs:
             with pytest.raises(TypeError):
                 wrong()
         with pytest.raises(AttributeError):

@@ -2,7 +2,10 @@
 
 import ctypes
 import gc
+import importlib.util
+import subprocess
 import sys
+import textwrap
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -13,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dynamo_llm import BlockList, BlockManager, BlockManagerError, BlockPool, DType, hash_tokens
+from support import environment
 
 PAGE = 4
 VERSIONED = (1, 0)
@@ -209,7 +213,12 @@ def test_codes_of_types_and_bytes_for_all(dtype: DType) -> None:
 def test_the_structure_is_complete(manager: BlockManager) -> None:
     blocks = manager.allocate_blocks(3)
     for nth, block in enumerate(blocks):
-        for terms in ({}, {"max_version": (0, 8)}, {"max_version": (1, 0)}, {"max_version": (9, 9)}):
+        for terms in (
+            {},
+            {"max_version": (0, 8)},
+            {"max_version": (1, 0)},
+            {"max_version": (9, 9)},
+        ):
             capsule = block.__dlpack__(**terms)  # type: ignore[arg-type]
             tensor, versioned = look(capsule)
             assert (versioned is None) == (terms.get("max_version", (0, 0)) < (1, 0))
@@ -349,33 +358,42 @@ def test_terms_that_can(manager: BlockManager, terms: dict[str, Any]) -> None:
         assert look(blocks[0].__dlpack__(**terms))[0].ndim == 4
 
 
-def test_other_consumers_see_the_same(manager: BlockManager) -> None:
-    found = []
-    (block,) = manager.allocate_blocks(1)
-    np.from_dlpack(block)[:] = np.arange(3 * 2 * PAGE * 8).reshape(3, 2, PAGE, 8)
-    expected = np.from_dlpack(block).tolist()
-    try:
-        import jax
-    except ImportError:
-        pass
-    else:
-        found.append("jax")
-        assert jax.dlpack.from_dlpack(block).tolist() == expected
-        assert jax.dlpack.from_dlpack(block[1]).tolist() == expected[1]
-    try:
-        import torch  # type: ignore[import-not-found, unused-ignore]
-    except ImportError:
-        pass
-    else:
-        found.append("torch")
+CONSUMERS = {
+    "jax": """
+        from jax.dlpack import from_dlpack
+        assert from_dlpack(block).tolist() == expected
+        assert from_dlpack(block[1]).tolist() == expected[1]
+        shared = manager.get_device_pool().register_blocks(manager.allocate_blocks(1), [1])
+        assert not np.from_dlpack(shared[0]).any()
+    """,
+    "torch": """
+        import torch
         tensor = torch.from_dlpack(block)
         assert tensor.tolist() == expected
         assert tensor.is_contiguous()
+        assert torch.from_dlpack(block[1]).tolist() == expected[1]
         assert torch.from_dlpack(block.__dlpack__()).tolist() == expected
         tensor[0, 0, 0, 0] = 99
         assert np.from_dlpack(block)[0, 0, 0, 0] == 99
-    if not found:
-        pytest.skip("neither jax nor torch is installed")
+    """,
+}
+
+
+@pytest.mark.parametrize("consumer", CONSUMERS)
+def test_other_consumers_see_the_same(consumer: str) -> None:
+    if importlib.util.find_spec(consumer) is None:
+        pytest.skip(f"{consumer} is not installed")
+    # In a process of its own: these libraries start threads, which other tests would fork.
+    script = """
+import numpy as np
+from dynamo_llm import BlockManager
+manager = BlockManager(3, 4, 8, device_blocks=8, host_blocks=0)
+block = manager.allocate_blocks(2)[1]
+np.from_dlpack(block)[:] = np.arange(192).reshape(3, 2, 4, 8)
+expected = np.from_dlpack(block).tolist()
+"""
+    script += textwrap.dedent(CONSUMERS[consumer])
+    subprocess.run([sys.executable, "-c", script], env=environment(), check=True)
 
 
 # --- what consumers keep alive ---

@@ -3,7 +3,7 @@
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ from dynamo_llm import (
 from support import environment
 
 PAGE = 4
-SMALL = {"device_blocks": 8, "host_blocks": 32}
+SMALL: dict[str, Any] = {"device_blocks": 8, "host_blocks": 32}
 
 
 @pytest.fixture
@@ -220,6 +220,7 @@ def test_the_environment_wins_over_its_file(
     monkeypatch.setenv("DYNAMO_LLM_CONFIG", str(file))
     monkeypatch.setenv("DYNAMO_LLM_DEVICE_BLOCKS", "5")
     monkeypatch.setenv("DYNAMO_LLM_HOST_BLOKS", "5")
+    monkeypatch.setenv("SOMEBODY_ELSES", "no \udcff UTF-8")
     with BlockManager.from_env(zero_on_allocate=True) as manager:
         settings = manager.status()["settings"]
         assert settings["device.blocks"]["value"] == pool(manager).total_blocks() == 5
@@ -252,6 +253,7 @@ def looped() -> dict[str, Any]:
         ({"modle": {"num_layers": 2}}, r"modle.*model"),
         ({"model": {"num_layer": 2}}, r"num_layer.*num_layers"),
         ({"model": {"num_layers": -1}}, r"model.num_layers = -1"),
+        ({"model": {"num_layers": 0}}, r"model.num_layers = 0"),
         ({"model": {"num_layers": 2**70}}, r"model.num_layers = .*1180591620717411303424"),
         ({"model": {"num_layers": 1.5}}, r"model.num_layers = 1.5"),
         ({"model": {"num_layers": True}}, r"model.num_layers = true"),
@@ -488,7 +490,7 @@ def test_after_close_every_verb_refuses() -> None:
     found, writable = manager.lookup(hashes), manager.allocate_blocks(1)
     assert manager.close() == 0
     assert manager.close(timeout=0) == 0
-    verbs = [
+    verbs: list[Callable[[], object]] = [
         lambda: manager.allocate_blocks(1),
         lambda: manager.get_device_pool(),
         lambda: manager.lookup(hashes),

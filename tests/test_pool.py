@@ -163,7 +163,8 @@ def test_a_refused_registration_changes_nothing(manager: BlockManager) -> None:
 
 def test_nothing_can_be_allocated_registered_matched(device: BlockPool) -> None:
     assert len(device.allocate_blocks(0)) == 0
-    for nothing in (device.allocate_blocks(0), device.allocate_blocks(2)[:0], []):
+    nothings: list[Any] = [device.allocate_blocks(0), device.allocate_blocks(2)[:0], []]
+    for nothing in nothings:
         assert len(device.register_blocks(nothing, [])) == 0
         assert len(device.register_blocks(nothing)) == 0
     assert len(device.match_sequence_hashes([])) == 0
@@ -238,6 +239,7 @@ class Pool(RuleBasedStateMachine):
 
     @rule(target=lists, n=st.integers(0, 4))
     def allocate(self, n: int) -> BlockList:
+        """Take blocks to write; too many give none."""
         try:
             return self.device.allocate_blocks(n)
         except NotEnoughBlocksError:
@@ -246,6 +248,7 @@ class Pool(RuleBasedStateMachine):
 
     @rule(target=lists, blocks=lists, hashes=st.lists(st.integers(1, 9), max_size=4, unique=True))
     def register(self, blocks: BlockList, hashes: list[int]) -> BlockList:
+        """Fill and publish blocks, if they can be."""
         for block, mark in zip(blocks, hashes, strict=False):
             if block and block.sequence_hash() is None:
                 array = np.from_dlpack(block)
@@ -258,6 +261,7 @@ class Pool(RuleBasedStateMachine):
 
     @rule(target=lists, hashes=st.lists(st.integers(1, 9), max_size=4))
     def match(self, hashes: list[int]) -> BlockList:
+        """Find blocks, full of what their hash says."""
         found = self.device.match_sequence_hashes(hashes)
         for block, mark in zip(found, hashes, strict=False):
             assert (np.from_dlpack(block) == mark).all()
@@ -265,36 +269,44 @@ class Pool(RuleBasedStateMachine):
 
     @rule(target=lists, blocks=lists, cut=st.slices(4))
     def cut(self, blocks: BlockList, cut: slice) -> BlockList:
+        """A part of a list."""
         return blocks[cut]
 
     @rule(target=arrays, blocks=lists, data=st.data())
     def export(self, blocks: BlockList, data: Any) -> Any:
+        """An array of one block of a list."""
         if not blocks or not all(blocks):
             return None
         return np.from_dlpack(blocks[data.draw(st.integers(0, len(blocks) - 1))])
 
     @rule(blocks=lists)
     def release(self, blocks: BlockList) -> None:
+        """Give a list back."""
         blocks.release()
         assert not blocks
 
     @rule(blocks=consumes(lists))
     def forget(self, blocks: BlockList) -> None:
+        """Drop a list, perhaps the last of its batch."""
         del blocks
 
     @rule(array=consumes(arrays))
     def drop(self, array: Any) -> None:
+        """Drop an array."""
         del array
 
     @rule()
     def reset(self) -> None:
+        """Forget all blocks."""
         self.manager.reset()
 
     @invariant()
     def every_slot_is_in_one_place(self) -> None:
+        """Free, mutable, active, inactive, quarantined: all slots there are."""
         assert sum(states(self.manager).values()) == BLOCKS
 
     def teardown(self) -> None:
+        """End."""
         self.manager.close()
 
 

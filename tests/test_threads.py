@@ -31,7 +31,7 @@ FORKING = "ignore:This process:DeprecationWarning"
 pytestmark = pytest.mark.filterwarnings(FORKING)
 
 PAGE = 4
-MIB = {"num_layers": 8, "page_size": 16, "inner_dim": 2048}
+MIB: dict[str, Any] = {"num_layers": 8, "page_size": 16, "inner_dim": 2048}
 """Blocks of 1 MiB."""
 
 
@@ -86,7 +86,10 @@ def test_one_list_used_by_many_threads_at_once() -> None:
             start = threading.Barrier(8)
 
             def use(
-                worker: int, start: threading.Barrier = start, blocks: Any = blocks, it: Any = shared
+                worker: int,
+                start: threading.Barrier = start,
+                blocks: Any = blocks,
+                it: Any = shared,
             ) -> list[int]:
                 start.wait()
                 seen = []
@@ -203,11 +206,11 @@ def test_a_cancelled_transfer_is_over_at_once() -> None:
 
 @pytest.mark.parametrize("verb", ["result", "onboard", "close"])
 def test_a_signal_ends_a_wait(verb: str) -> None:
-    class Interrupted(Exception):
+    class Stop(Exception):  # noqa: N818
         pass
 
     def interrupt(_number: int, _frame: object) -> None:
-        raise Interrupted
+        raise Stop
 
     with BlockManager(
         **MIB, device_blocks=256, host_blocks=256, offload_policy="manual"
@@ -219,15 +222,15 @@ def test_a_signal_ends_a_wait(verb: str) -> None:
             transfer.result()
             blocks.release()
             manager.allocate_blocks(256).release()
-        verbs = {
+        verbs: dict[str, Callable[[], object]] = {
             "result": transfer.result,
             "onboard": lambda: manager.onboard(hashes),
             "close": lambda: (manager.close(), transfer.result()),
         }
         before = signal.signal(signal.SIGALRM, interrupt)
         try:
-            signal.setitimer(signal.ITIMER_REAL, 0.001)
-            with pytest.raises(Interrupted):
+            with pytest.raises(Stop):  # noqa: PT012 - it may come at once
+                signal.setitimer(signal.ITIMER_REAL, 0.001)
                 verbs[verb]()
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
@@ -260,14 +263,17 @@ def in_child(work: Callable[[], None]) -> int:
 def test_a_forked_child_is_refused_by_every_verb_and_releases_nothing() -> None:
     with BlockManager(2, PAGE, 8, device_blocks=8, host_blocks=8) as manager:
         device = pool(manager)
-        shared = device.register_blocks(manager.allocate_blocks(2), [1, 2])
-        blocks, array = manager.allocate_blocks(2), np.from_dlpack(shared[0])
-        found, transfer = manager.lookup([1]), manager.offload(shared)
-        capsule = blocks[1].__dlpack__()
+        shared: Any = device.register_blocks(manager.allocate_blocks(2), [1, 2])
+        blocks: Any = manager.allocate_blocks(2)
+        array: Any = np.from_dlpack(shared[0])
+        found: Any = manager.lookup([1])
+        capsule: Any = blocks[1].__dlpack__()
+        transfer = manager.offload(shared)
         block, layer = blocks[0], blocks[0][0]
 
         def child() -> None:
             nonlocal blocks, shared, found, array, capsule
+            assert not array.any()
             verbs: list[Callable[[], object]] = [
                 lambda: manager.allocate_blocks(1),
                 lambda: manager.get_device_pool(),
@@ -298,16 +304,14 @@ def test_a_forked_child_is_refused_by_every_verb_and_releases_nothing() -> None:
                 lambda: transfer.result(),
                 lambda: transfer.cancel(),
             ]
-            for nth, verb in enumerate(verbs):
+            for verb in verbs:
                 with pytest.raises(BlockManagerError, match="forked child"):
                     verb()
-                    print("verb", nth, "was not refused")
             for handle in (manager, device, blocks, block, layer, found, transfer):
                 assert "parent process" in repr(handle)
-            assert not array.any()
             with manager, blocks, found:
                 pass
-            del blocks, shared, found, array, capsule
+            blocks = shared = found = array = capsule = None
             with BlockManager(2, PAGE, 8, device_blocks=8, host_blocks=8) as own:
                 own.offload(pool(own).register_blocks(own.allocate_blocks(2), [1, 2])).result(10)
 
@@ -385,7 +389,10 @@ ENDINGS = {
         sys.kept_for_ever = np.from_dlpack(blocks[3])
         capsule = blocks[0].__dlpack__()
     """,
-    "match": "device.register_blocks(manager.allocate_blocks(4), hashes[:4]); m = manager.lookup(hashes)",
+    "match": """
+        device.register_blocks(manager.allocate_blocks(4), hashes[:4])
+        found = manager.lookup(hashes)
+    """,
     "transfer": "t = manager.offload(device.register_blocks(manager.allocate_blocks(64), hashes))",
     "write-through": """
         other = BlockManager(8, 16, 2048, device_blocks=64, host_blocks=64)
@@ -477,7 +484,7 @@ def test_workers_make_their_own_manager(start: str) -> None:
 
     with BlockManager(2, PAGE, 8, device_blocks=8, host_blocks=8) as manager:
         manager.allocate_blocks(1).release()
-        context = multiprocessing.get_context(start)
+        context: Any = multiprocessing.get_context(start)
         worker = context.Process(target=_worker)
         worker.start()
         worker.join(60)

@@ -148,12 +148,16 @@ impl Bare {
         let turn = self.next(self.resident);
         let keys = &self.sequences[turn][..count];
         let found: Vec<_> = keys.iter().map_while(|key| self.index.get(key).copied()).collect();
-        found.iter().for_each(|&id| self.readers[id as usize] += 1);
+        for &id in &found {
+            self.readers[id as usize] += 1;
+        }
         found
     }
 
     fn release(&mut self, slots: &[SlotId]) {
-        slots.iter().rev().for_each(|&id| self.readers[id as usize] -= 1);
+        for &id in slots.iter().rev() {
+            self.readers[id as usize] -= 1;
+        }
     }
 
     fn allocate(&mut self, count: usize) -> Vec<SlotId> {

@@ -57,6 +57,17 @@ pub mod index {
     pub use crate::index::{BlockIndex, Mixer, prefetch};
 }
 
+/// Positioned I/O on files.
+pub mod io {
+    pub use crate::io::fault;
+    pub use crate::io::{
+        AlignedBuffer, Clock, FileOp, Health, HealthOptions, IO_ALIGNMENT, IoBuffer, IoDone,
+        IoEngine, IoError, IoFile, IoMemory, IoMode, IoRequest, IoTicket, IoWork, Lane,
+        ManualClock, OpenFile, OsVolume, Place, PsyncEngine, PsyncOptions, Staging, StagingBuffer,
+        SystemClock, Volume, read_full, write_full,
+    };
+}
+
 /// Where the bytes of a block lie.
 pub mod layout {
     pub use crate::layout::{
@@ -108,11 +119,22 @@ pub mod seal {
 
 /// Owned bytes.
 pub mod storage {
+    /// Blocks on a drive: a directory that survives its owner.
+    pub mod disk {
+        pub use crate::storage::disk::{
+            DiskDirectory, DiskError, DiskFinding, DiskOptions, DiskRecord, DiskSlot, DropReason,
+            Durability, EngineName, FORMAT_VERSION, FingerprintId, FingerprintUse, Geometry,
+            Holder, Inspection, Preallocation, RECORD_BYTES, Recovered, RecoveredBlock,
+            RecoveryReport, SetId, SetUse, SlotMemory, SlotPlace, Superblocks, WalkedSlot, inspect,
+            walk,
+        };
+    }
+
     pub use crate::storage::{
-        AvailableMemory, MemoryLimit, NullAllocator, NullStorage, RegisterableStorage,
-        RegistrationHandle, RegistrationHandles, Storage, StorageAccess, StorageAllocator,
-        StorageError, StorageMemset, StorageType, SystemAllocator, SystemStorage, available_memory,
-        available_memory_in,
+        AvailableMemory, DiskAllocator, DiskStorage, MemoryLimit, NullAllocator, NullStorage,
+        RegisterableStorage, RegistrationHandle, RegistrationHandles, Storage, StorageAccess,
+        StorageAllocator, StorageError, StorageMemset, StorageType, SystemAllocator, SystemStorage,
+        available_memory, available_memory_in,
     };
 }
 

@@ -9,7 +9,7 @@
 //! |---|---|---|
 //! | 0 | `dtype` `sync` `tokens` | element types; locks, from std or loom; token ids to hashes |
 //! | 1 | `index` `layout` `config` `metrics` | pure data structures and arithmetic |
-//! | 2 | `storage` `seal` | owned bytes; what proves them |
+//! | 2 | `io` `storage` `seal` | positioned I/O; owned bytes; what proves them |
 //! | 3 | `eviction` `events` | which block goes; who is told |
 //! | 4 | `pool` | the lifecycle of one tier's slots |
 //! | 5 | `transfer` | moving blocks |
@@ -18,6 +18,13 @@
 //! | 8 | `replay` | request traces through a manager |
 //!
 //! Users write `use dynamo_llm::block_manager::{KvBlockManager, ...}`.
+//!
+//! # For the embedder
+//!
+//! No runtime is needed and none is started: futures run on any executor, and every verb that can
+//! wait has a `_blocking` twin. There are no features to choose; the default build is all of it, in
+//! pure Rust, and links nothing but libc. The oldest supported compiler is Rust 1.89; 64-bit Linux
+//! on `x86_64` and `aarch64`.
 
 #![deny(unsafe_code)]
 
@@ -26,6 +33,7 @@ mod dtype;
 mod events;
 mod eviction;
 mod index;
+mod io;
 mod layout;
 mod manager;
 mod metrics;

@@ -300,7 +300,9 @@ impl Model {
     }
 
     pub(crate) fn put_out_of_use(&mut self, ids: &[SlotId]) {
-        ids.iter().for_each(|&id| self.places[id as usize] = Place::Quarantined);
+        for &id in ids {
+            self.places[id as usize] = Place::Quarantined;
+        }
     }
 
     /// `ids` are all that was out of use, taken to be tested.

@@ -171,14 +171,7 @@ impl World {
                     self.register(slots, &all);
                 }
             }
-            Call::RegisterTooFew(n) => {
-                if let Some(slots) = take(&mut self.mutable, n) {
-                    let all = names((0, 0, slots.len() as u8 + 1), 0);
-                    let (error, slots) = self.pool.register(slots, &all).unwrap_err();
-                    assert!(matches!(error, PoolError::LengthMismatch { .. }), "{error}");
-                    self.mutable.push(slots);
-                }
-            }
+            Call::RegisterTooFew(n) => self.register_too_few(n),
             Call::Match(run, engine) => self.find(run, engine),
             Call::Clone(n) => self.slice(n, 0, usize::MAX),
             Call::Slice(n, from, to) => self.slice(n, from, to),
@@ -218,14 +211,7 @@ impl World {
                 assert_eq!(self.pool.touch(&keys), there);
             }
             Call::Trigger(mode) => self.trigger(mode),
-            Call::Quarantine(n) => {
-                if let Some(held) = take(&mut self.held, n) {
-                    let ids = held.blocks.ids().to_vec();
-                    self.model.suspected(&ids);
-                    held.blocks.quarantine();
-                    self.model.released(&ids);
-                }
-            }
+            Call::Quarantine(n) => self.quarantine(n),
             Call::QuarantineMutable(n) => {
                 if let Some(slots) = take(&mut self.mutable, n) {
                     self.model.put_out_of_use(slots.ids());
@@ -293,6 +279,22 @@ impl World {
             }
             Err((error, _)) => panic!("{error}"),
         }
+    }
+
+    fn register_too_few(&mut self, n: usize) {
+        let Some(slots) = take(&mut self.mutable, n) else { return };
+        let all = names((0, 0, slots.len() as u8 + 1), 0);
+        let (error, slots) = self.pool.register(slots, &all).unwrap_err();
+        assert!(matches!(error, PoolError::LengthMismatch { .. }), "{error}");
+        self.mutable.push(slots);
+    }
+
+    fn quarantine(&mut self, n: usize) {
+        let Some(held) = take(&mut self.held, n) else { return };
+        let ids = held.blocks.ids().to_vec();
+        self.model.suspected(&ids);
+        held.blocks.quarantine();
+        self.model.released(&ids);
     }
 
     /// Holds what was found, which must show the bytes of what was asked for.

@@ -246,7 +246,7 @@ impl Block {
         dlpack::export(py, batch, View::one(position), self.extent()?, &terms)
     }
 
-    /// Device type and number as DLPack counts them; `(1, 0)` is ordinary memory.
+    /// Device type and number as `DLPack` counts them; `(1, 0)` is ordinary memory.
     fn __dlpack_device__(&self) -> Result<(i32, i32), Failure> {
         self.batch.get()?;
         Ok(dlpack::device())

@@ -112,7 +112,7 @@ impl BlockList {
         dlpack::export(py, self.batch.get()?, self.view, self.extent()?, &terms)
     }
 
-    /// Device type and number as DLPack counts them; `(1, 0)` is ordinary memory.
+    /// Device type and number as `DLPack` counts them; `(1, 0)` is ordinary memory.
     fn __dlpack_device__(&self) -> Result<(i32, i32), Failure> {
         self.batch.get()?;
         Ok(dlpack::device())

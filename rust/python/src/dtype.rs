@@ -11,6 +11,7 @@ use crate::{argument::wrong_type, error::Failure};
 pub(crate) struct DType(pub(crate) Core);
 
 #[pymethods]
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "methods of Python classes take references")]
 impl DType {
     #[new]
     fn new(name: &str) -> Result<Self, Failure> {
@@ -70,6 +71,7 @@ impl DType {
 }
 
 /// A data type as an argument: a `DType` or its name.
+#[derive(Clone, Copy)]
 pub(crate) struct DTypeArgument(pub(crate) Core);
 
 impl<'py> FromPyObject<'_, 'py> for DTypeArgument {

@@ -4,7 +4,7 @@
 //! even distances within one storage, a tensor with strides is the same bytes; otherwise there is
 //! none, and the parts (a layer, a block) may still have theirs.
 
-use std::sync::Arc;
+use std::{ptr::NonNull, sync::Arc};
 
 use dynamo_llm::{
     block_manager::{layout::Span, offload::TierBlocks, storage::StorageAccess},
@@ -49,10 +49,7 @@ impl Extent {
     /// The shape for so many blocks.
     pub(crate) fn shape(&self, blocks: usize) -> Vec<usize> {
         let layout = self.tier.memory().layout();
-        let inner = match self.bytes {
-            true => layout.inner_dim() * layout.dtype().size_bytes(),
-            false => layout.inner_dim(),
-        };
+        let bytes = if self.bytes { layout.dtype().size_bytes() } else { 1 };
         let mut shape = Vec::with_capacity(MAX_DIMS);
         if self.list {
             shape.push(blocks);
@@ -60,7 +57,7 @@ impl Extent {
         if self.layer.is_none() {
             shape.push(layout.num_layers());
         }
-        shape.extend([layout.outer_dim(), layout.page_size(), inner]);
+        shape.extend([layout.outer_dim(), layout.page_size(), layout.inner_dim() * bytes]);
         shape
     }
 
@@ -85,7 +82,7 @@ impl Extent {
     pub(crate) fn address(&self, span: Span) -> PyResult<*mut u8> {
         let storage = &self.tier.memory().storages()[span.storage];
         let start = storage.ptr_at(span.offset, span.len);
-        start.map(|start| start.as_ptr()).map_err(refuse)
+        start.map(NonNull::as_ptr).map_err(refuse)
     }
 
     /// A tensor of this shape without gaps that begins at `data`.
@@ -116,16 +113,15 @@ impl Extent {
         let (block, layer, outer) = self.distances(ids, origin)?;
         let mut tensor = self.packed(ids.len(), self.address(origin)?);
         let item = self.dtype().size_bytes();
-        let mut axis = 0;
         let steps = [(self.list, block), (self.layer.is_none(), layer), (true, outer)];
-        for (_, step) in steps.into_iter().filter(|(shown, _)| *shown) {
+        let shown = steps.into_iter().filter(|(shown, _)| *shown);
+        for (axis, (_, step)) in shown.enumerate() {
             if tensor.shape[axis] > 1 {
                 if step % item != 0 {
                     return Err(spread(&format!("{step} bytes apart, no multiple of {item}")));
                 }
                 tensor.strides[axis] = (step / item) as i64;
             }
-            axis += 1;
         }
         // An axis of one has no distance of its own: as if packed, so that nobody sees a gap.
         for axis in (0..tensor.dims - 1).rev() {

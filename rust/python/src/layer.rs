@@ -20,20 +20,20 @@ use crate::{
 pub(crate) struct Layer {
     batch: Guarded<Arc<Batch>>,
     position: usize,
-    layer: usize,
+    number: usize,
     bytes: bool,
 }
 
 impl Layer {
-    pub(crate) fn new(block: &Block, layer: usize) -> Result<Self, Failure> {
+    pub(crate) fn new(block: &Block, number: usize) -> Result<Self, Failure> {
         let (_, position) = block.place()?;
         let bytes = block.shows_bytes();
-        Ok(Self { batch: block.batch().share()?, position, layer, bytes })
+        Ok(Self { batch: block.batch().share()?, position, number, bytes })
     }
 
     fn extent(&self) -> Result<Extent, Failure> {
         let tier = self.batch.get()?.tier().clone();
-        Ok(Extent { tier, layer: Some(self.layer), list: false, bytes: self.bytes })
+        Ok(Extent { tier, layer: Some(self.number), list: false, bytes: self.bytes })
     }
 }
 
@@ -77,7 +77,7 @@ impl Layer {
         dlpack::export(py, self.batch.get()?, view, self.extent()?, &terms)
     }
 
-    /// Device type and number as DLPack counts them; `(1, 0)` is ordinary memory.
+    /// Device type and number as `DLPack` counts them; `(1, 0)` is ordinary memory.
     fn __dlpack_device__(&self) -> Result<(i32, i32), Failure> {
         self.batch.get()?;
         Ok(dlpack::device())
@@ -95,6 +95,6 @@ impl Layer {
             Ok(true) => "",
             _ => ", no longer valid",
         };
-        format!("<Layer {}, {} {:?}{state}>", self.layer, extent.dtype(), extent.shape(1))
+        format!("<Layer {}, {} {:?}{state}>", self.number, extent.dtype(), extent.shape(1))
     }
 }

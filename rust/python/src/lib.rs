@@ -33,6 +33,7 @@ mod manager;
 mod matching;
 mod pool;
 mod replay;
+mod settings;
 mod shared;
 mod status;
 mod tokens;

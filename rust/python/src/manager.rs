@@ -1,9 +1,9 @@
 //! `BlockManager`: tiers, and the verbs over all of them.
 
-use std::{sync::Arc, time::Instant};
+use std::{ffi::OsString, sync::Arc, time::Instant};
 
 use dynamo_llm::block_manager::{
-    KvBlockManager, KvBlockManagerConfig, OnboardOptions, Tier,
+    KvBlockManager, OnboardOptions, Tier,
     config::{Config, ConfigError, ConfigLayers},
     offload::{Onboard, Onboarded},
     pool::ImmutableSlots,
@@ -15,17 +15,18 @@ use pyo3::{
 use serde_json::{Value, json};
 
 use crate::{
-    argument::{count, integer, seconds, show, wrong_type},
+    argument::{count, seconds, wrong_type},
     batch::Batch,
     block_list::{BlockList, Selection},
     dtype::DTypeArgument,
-    error::{Failure, Kind},
+    error::Failure,
     fork::Guarded,
     gather::Gathered,
     hashes::{Hashes, HashesArgument},
     json,
     matching::Match,
     pool::{self, BlockPool},
+    settings::{self, Extras, Names, number},
     shared::Shared,
     status,
     transfer::Transfer,
@@ -41,65 +42,16 @@ pub(crate) struct BlockManager {
     shared: Guarded<Arc<Shared>>,
 }
 
-/// Settings by the names that `BlockManager(...)` has for them.
-const ARGUMENTS: &[(&str, &str)] = &[
-    ("model.num_layers", "num_layers"),
-    ("model.outer_dim", "outer_dim"),
-    ("model.page_size", "page_size"),
-    ("model.inner_dim", "inner_dim"),
-    ("model.dtype", "dtype"),
-    ("model.name", "model"),
-    ("model.revision", "revision"),
-    ("model.adapter", "adapter"),
-    ("runtime.worker_id", "worker_id"),
-    ("device.blocks", "device_blocks"),
-    ("device.prefault", "prefault"),
-    ("host.blocks", "host_blocks"),
-    ("host.prefault", "prefault"),
-    ("offload.policy", "offload_policy"),
-];
-
-/// A refusal in the words of `BlockManager(...)`.
-fn as_arguments(error: ConfigError) -> ConfigError {
-    let ConfigError::Invalid { mut findings } = error else { return error };
-    for finding in &mut findings {
-        for (setting, argument) in ARGUMENTS {
-            for text in [&mut finding.field, &mut finding.message, &mut finding.remedy] {
-                *text = text.replace(setting, argument);
-            }
-        }
-    }
-    ConfigError::Invalid { findings }
-}
-
-/// What the settings do not know.
-fn make(
-    py: Python<'_>,
-    settings: Config,
-    device_id: Option<&Bound<'_, PyAny>>,
-    zero_on_allocate: bool,
-) -> PyResult<BlockManager> {
-    let device_id = match device_id {
-        None => 0,
-        Some(value) => match integer::<i32>("device_id", value)? {
-            Some(number) if number >= 0 => number,
-            _ => {
-                let (value, most) = (show(value), i32::MAX);
-                let message = format!("device_id = {value}: no GPU has that number; 0 to {most}");
-                return Err(Failure::new(Kind::Config, message).into());
-            }
-        },
-    };
-    let manager = py.detach(|| -> Result<KvBlockManager, Failure> {
-        let validated = settings.validate().map_err(as_arguments);
-        validated?;
-        Ok(KvBlockManager::new_blocking(KvBlockManagerConfig::from_settings(settings)?)?)
-    })?;
-    let shared = Shared::new(manager, device_id, zero_on_allocate);
-    Ok(BlockManager { shared: Guarded::new(Arc::new(shared)) })
-}
-
 impl BlockManager {
+    fn build(
+        py: Python<'_>,
+        settings: Result<Config, ConfigError>,
+        names: Names,
+        extras: Extras,
+    ) -> PyResult<Self> {
+        Ok(Self { shared: Guarded::new(settings::build(py, settings, names, extras)?) })
+    }
+
     fn get(&self, tier: Tier) -> Result<Option<BlockPool>, Failure> {
         let shared = self.shared.get()?;
         match shared.open()?.pool(tier) {
@@ -122,7 +74,8 @@ impl BlockManager {
         let timeout = timeout.unwrap_or_else(|| manager.settings().transfer.deadline());
         let flushed = wait::until(py, Some(timeout), |slice| {
             let start = Instant::now();
-            let unfinished = manager.flush_blocking(slice);
+            // Shut down by somebody else, there is nothing to wait for.
+            let unfinished = manager.flush_blocking(slice).unwrap_or(0);
             // Early, and still something left: it waits for room that nobody will make.
             (unfinished == 0 || start.elapsed() < slice).then_some(())
         });
@@ -145,7 +98,6 @@ impl BlockManager {
         eviction='lru', offload_policy='write_through', model=None, revision=None, adapter=None, \
         worker_id=0, prefault=False, zero_on_allocate=False, strict=False)")]
     #[expect(clippy::too_many_arguments, reason = "one for each keyword")]
-    #[expect(clippy::fn_params_excessive_bools, reason = "one for each keyword")]
     fn new(
         py: Python<'_>,
         num_layers: &Bound<'_, PyAny>,
@@ -168,10 +120,6 @@ impl BlockManager {
         zero_on_allocate: bool,
         strict: bool,
     ) -> PyResult<Self> {
-        let number = |name: &str, value: Option<&Bound<'_, PyAny>>| match value {
-            None => Ok(Value::Null),
-            Some(value) => number(name, value),
-        };
         let part = |name: &str, value: Option<&Bound<'_, PyAny>>| match value {
             None => Ok(Value::Null),
             Some(value) => json::from_python(name, value),
@@ -198,12 +146,8 @@ impl BlockManager {
             "remote": part("remote", remote)?,
         });
         let settings = ConfigLayers::new().arguments(tree).resolve();
-        make(
-            py,
-            settings.map_err(as_arguments).map_err(Failure::from)?,
-            device_id,
-            zero_on_allocate,
-        )
+        let extras = Extras::new(device_id, zero_on_allocate)?;
+        Self::build(py, settings, Names::Arguments, extras)
     }
 
     /// Make a manager from a TOML file, or from a dict of the same shape.
@@ -225,7 +169,8 @@ impl BlockManager {
         } else {
             return Err(wrong_type("config", config, "the path of a TOML file, or a dict"));
         };
-        make(py, settings.map_err(Failure::from)?, device_id, zero_on_allocate)
+        let extras = Extras::new(device_id, zero_on_allocate)?;
+        Self::build(py, settings, Names::Settings, extras)
     }
 
     /// Make a manager from the variables `DYNAMO_LLM_*` and the file that `DYNAMO_LLM_CONFIG` names.
@@ -240,10 +185,11 @@ impl BlockManager {
     ) -> PyResult<Self> {
         // Python's own view of the environment: the process's may change under another thread.
         let variables = py.import("os")?.getattr("environ")?.call_method0("items")?;
-        let variables: PyResult<Vec<(String, String)>> =
+        let variables: PyResult<Vec<(OsString, OsString)>> =
             variables.try_iter()?.map(|pair| pair?.extract()).collect();
         let settings = Config::from_env(variables?);
-        make(py, settings.map_err(Failure::from)?, device_id, zero_on_allocate)
+        let extras = Extras::new(device_id, zero_on_allocate)?;
+        Self::build(py, settings, Names::Settings, extras)
     }
 
     /// Tokens of one block: the `page_size` given.
@@ -438,18 +384,6 @@ impl BlockManager {
             .collect();
         let closed = if shared.is_closed() { ", closed" } else { "" };
         format!("<BlockManager: {}{closed}>", tiers.join(", "))
-    }
-}
-
-/// A whole number as a setting; what is none is refused here, where the argument has its name.
-fn number(name: &str, value: &Bound<'_, PyAny>) -> PyResult<Value> {
-    match integer::<u64>(name, value)? {
-        Some(number) => Ok(number.into()),
-        None => {
-            let (value, most) = (show(value), u64::MAX);
-            let message = format!("{name} = {value}: out of range; give a number from 0 to {most}");
-            Err(Failure::new(Kind::Config, message).into())
-        }
     }
 }
 

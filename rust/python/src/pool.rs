@@ -45,13 +45,14 @@ pub(crate) fn allocate(
     let count = count("n", n)?;
     let take = || -> Result<MutableSlots, Failure> {
         let slots = pool.allocate_slots(count)?;
-        if shared.zero_on_allocate {
+        if shared.extras.zero_on_allocate {
             pool.blocks().wipe(&slots)?;
         }
         Ok(slots)
     };
     // Wiping takes time with the bytes, not with the blocks.
-    let slots = if shared.zero_on_allocate { py.detach(take) } else { work(py, count, take) }?;
+    let slots =
+        if shared.extras.zero_on_allocate { py.detach(take) } else { work(py, count, take) }?;
     let device_id = shared.device_id(pool.tier());
     Ok(BlockList::new(Batch::writable(pool.blocks().clone(), device_id, slots)))
 }

@@ -4,20 +4,19 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use dynamo_llm::block_manager::{BlockPool, KvBlockManager, Tier};
 
-use crate::error::Failure;
+use crate::{error::Failure, settings::Extras};
 
 /// The manager, and what only its Python face knows.
 pub(crate) struct Shared {
     pub(crate) manager: KvBlockManager,
     /// Ends the verbs before the manager's own end, which waits for copies.
     closed: AtomicBool,
-    device_id: i32,
-    pub(crate) zero_on_allocate: bool,
+    pub(crate) extras: Extras,
 }
 
 impl Shared {
-    pub(crate) fn new(manager: KvBlockManager, device_id: i32, zero_on_allocate: bool) -> Self {
-        Self { manager, closed: AtomicBool::new(false), device_id, zero_on_allocate }
+    pub(crate) fn new(manager: KvBlockManager, extras: Extras) -> Self {
+        Self { manager, closed: AtomicBool::new(false), extras }
     }
 
     /// The manager, while it is open.
@@ -39,7 +38,7 @@ impl Shared {
 
     /// Number of the GPU, for the tier that may lie on one.
     pub(crate) fn device_id(&self, tier: Tier) -> i32 {
-        if tier == Tier::Device { self.device_id } else { 0 }
+        if tier == Tier::Device { self.extras.device_id } else { 0 }
     }
 
     pub(crate) fn is_closed(&self) -> bool {

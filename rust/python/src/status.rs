@@ -32,7 +32,7 @@ pub(crate) fn tree(shared: &Shared) -> Value {
         "block_shape": [model.num_layers, model.outer_dim, model.page_size, model.inner_dim],
         "block_bytes": model.block_bytes(),
         "dtype": model.dtype.name(),
-        "zero_on_allocate": shared.zero_on_allocate,
+        "zero_on_allocate": shared.extras.zero_on_allocate,
         "tiers": tiers,
         "edges": figures.edges.iter().map(|(edge, figures)| (edge.to_string(), json!(figures)))
             .collect::<Map<String, Value>>(),

@@ -1,7 +1,7 @@
 //! `hash_tokens`, and token ids as callers hold them.
 //!
 //! Token ids come as lists, as buffers (numpy, `array.array`, `memoryview`) or as tensors that speak
-//! DLPack (torch, jax on CPU). Whatever their type, a token is a whole number below 2**32; the first
+//! `DLPack` (torch, jax on CPU). Whatever their type, a token is a whole number below 2**32; the first
 //! that is not is named with its position.
 
 use std::fmt::Display;
@@ -164,9 +164,10 @@ fn read_buffer(tokens: &Bound<'_, PyAny>, buffer: PyUntypedBuffer) -> PyResult<V
     }
     // The element's code does not tell its byte order, the prefix does.
     let swapped = matches!(buffer.format().to_bytes().first(), Some(b'>' | b'!'));
-    let kind = match swapped && buffer.item_size() > 1 {
-        true => ElementType::Unknown,
-        false => ElementType::from_format(buffer.format()),
+    let kind = if swapped && buffer.item_size() > 1 {
+        ElementType::Unknown
+    } else {
+        ElementType::from_format(buffer.format())
     };
     match kind {
         ElementType::UnsignedInteger { bytes: 1 } => typed::<u8>(tokens, buffer),

@@ -37,9 +37,10 @@ impl Transfer {
     fn result(&self, py: Python<'_>, timeout: Option<&Bound<'_, PyAny>>) -> PyResult<Vec<String>> {
         let timeout = seconds("timeout", timeout)?;
         let transfer = self.transfer.get()?;
-        let ended = match transfer.is_over() {
-            true => transfer.wait(None),
-            false => wait::until(py, timeout, |slice| transfer.wait(Some(slice)))?,
+        let ended = if transfer.is_over() {
+            transfer.wait(None)
+        } else {
+            wait::until(py, timeout, |slice| transfer.wait(Some(slice)))?
         };
         match ended {
             Some(results) => Ok(results.iter().map(status).collect()),

@@ -70,28 +70,6 @@ pub trait EvictionPolicy: Send {
     /// continues the victim goes first). Same bookkeeping as if `evict` had returned it.
     fn evicted(&mut self, slot: SlotId);
 
-    /// [`insert`](Self::insert) for each block, in order.
-    fn insert_all(&mut self, blocks: &[(SlotId, u64)]) {
-        for &(slot, key) in blocks {
-            self.insert(slot, key);
-        }
-    }
-
-    /// [`pin`](Self::pin) for each slot, in order.
-    fn pin_all(&mut self, slots: &[SlotId]) {
-        for &slot in slots {
-            self.pin(slot);
-        }
-    }
-
-    /// [`unpin`](Self::unpin) for each slot, in order. Blocks of one chain come last block first,
-    /// so that suffixes go before prefixes.
-    fn unpin_all(&mut self, slots: &[SlotId]) {
-        for &slot in slots {
-            self.unpin(slot);
-        }
-    }
-
     /// Evictable blocks.
     fn len(&self) -> usize;
 

@@ -1,4 +1,6 @@
 //! One tier to its users.
+#![allow(clippy::unused_async, reason = "the async face of verbs that never wait")]
+#![allow(clippy::result_large_err, reason = "a refusal hands the blocks back")]
 
 use std::fmt;
 
@@ -105,7 +107,8 @@ impl BlockPool {
         Ok(self.tier.pool().allocate(count)?)
     }
 
-    /// Registers blocks that were filled with tokens; from now on lookups find them.
+    /// Registers blocks that were filled with tokens; from now on lookups find them. Below the
+    /// device each block is read once to seal it.
     ///
     /// # Errors
     /// [`RegisterError`] with the blocks: [`BlockPoolError::BlockNotComplete`],
@@ -152,15 +155,16 @@ impl BlockPool {
         if let Err(error) = self.check_registrable(&blocks, registrations) {
             return Err(RegisterError { error, blocks });
         }
-        let Some(slots) = MutableSlots::join(blocks.into_iter().map(|block| block.slot)) else {
-            return Ok(Vec::new());
-        };
+        let (slots, fillings): (Vec<_>, Vec<_>) =
+            blocks.into_iter().map(MutableBlock::into_parts).unzip();
+        let Some(slots) = MutableSlots::join(slots) else { return Ok(Vec::new()) };
         let held = self.register_slots(slots, registrations).map_err(|(error, slots)| {
-            let tier = &self.tier;
-            let blocks = slots.into_singles().map(|slot| MutableBlock::new(tier.clone(), slot));
+            let blocks = slots.into_singles().zip(fillings).map(|(slot, filling)| {
+                MutableBlock::with_filling(self.tier.clone(), slot, filling)
+            });
             RegisterError { error, blocks: blocks.collect() }
         })?;
-        Ok(self.single(held))
+        Ok(self.singles(held))
     }
 
     fn check_registrable(
@@ -178,17 +182,20 @@ impl BlockPool {
         }
         let generation = self.tier.pool().generation();
         for block in blocks {
-            let reason = if !block.slot.belongs_to(self.tier.pool()) {
-                "it belongs to another pool; use the pool that allocated it"
-            } else if block.slot.generation() != generation {
-                "the pool was reset after it was allocated; allocate and fill it again"
-            } else {
-                continue;
-            };
-            let (block_id, reason) = (block.block_id(), reason.to_owned());
-            return Err(BlockPoolError::InvalidMutableBlock { block_id, reason });
+            self.check_own(block)?;
+            if block.slot.generation() != generation {
+                let reason =
+                    "the pool was reset after it was allocated; allocate and fill it again";
+                return Err(invalid(block, reason));
+            }
         }
         Ok(())
+    }
+
+    fn check_own(&self, block: &MutableBlock) -> Result<(), BlockPoolError> {
+        self.tier
+            .check_target(&block.slot)
+            .map_err(|_| invalid(block, "it belongs to another pool; use the one it came from"))
     }
 
     /// [`register_blocks_as`](Self::register_blocks_as) for one handle of many blocks.
@@ -203,7 +210,7 @@ impl BlockPool {
         if let Err(error) = self.check_open() {
             return Err((error, slots));
         }
-        let registered = self.tier.pool().register(slots, registrations);
+        let registered = self.tier.register(slots, registrations);
         let held = registered.map_err(|(error, slots)| (error.into(), slots))?;
         if let Some(edge) = &self.write_through {
             edge.offer(&held);
@@ -230,7 +237,7 @@ impl BlockPool {
         &self,
         hashes: &[SequenceHash],
     ) -> Result<Vec<ImmutableBlock>, BlockPoolError> {
-        Ok(self.single(self.match_slots(&keys(hashes))?))
+        Ok(self.singles(self.match_slots(&keys(hashes))?))
     }
 
     /// The longest prefix of `keys` that is registered here, as one handle.
@@ -295,9 +302,37 @@ impl BlockPool {
     }
 
     /// Turns one handle of many blocks of this tier into many of one.
-    pub fn single(&self, slots: ImmutableSlots) -> Vec<ImmutableBlock> {
+    ///
+    /// # Errors
+    /// [`BlockPoolError::Pool`] for blocks of another pool.
+    pub fn single(&self, slots: ImmutableSlots) -> Result<Vec<ImmutableBlock>, BlockPoolError> {
+        self.tier.check_owner(&slots)?;
+        Ok(self.singles(slots))
+    }
+
+    /// Blocks of this tier, which the caller knows.
+    fn singles(&self, slots: ImmutableSlots) -> Vec<ImmutableBlock> {
         let tier = &self.tier;
         slots.into_singles().map(|slot| ImmutableBlock::new(tier.clone(), slot)).collect()
+    }
+
+    /// Gives blocks back that were not needed: their slots are free again, which is what dropping
+    /// the blocks does too.
+    ///
+    /// # Errors
+    /// [`BlockPoolError::InvalidMutableBlock`] for blocks of another pool, which go back there.
+    pub async fn add_blocks(&self, blocks: Vec<MutableBlock>) -> Result<(), BlockPoolError> {
+        self.add_blocks_blocking(blocks)
+    }
+
+    /// [`add_blocks`](Self::add_blocks) without a future.
+    ///
+    /// # Errors
+    /// The same.
+    pub fn add_blocks_blocking(&self, blocks: Vec<MutableBlock>) -> Result<(), BlockPoolError> {
+        let own = blocks.iter().try_for_each(|block| self.check_own(block));
+        drop(blocks);
+        own
     }
 
     fn check_open(&self) -> Result<(), BlockPoolError> {
@@ -307,6 +342,10 @@ impl BlockPool {
             Ok(())
         }
     }
+}
+
+fn invalid(block: &MutableBlock, reason: &str) -> BlockPoolError {
+    BlockPoolError::InvalidMutableBlock { block_id: block.block_id(), reason: reason.to_owned() }
 }
 
 pub(super) fn keys(hashes: &[SequenceHash]) -> Vec<Key> {

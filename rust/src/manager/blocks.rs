@@ -28,6 +28,13 @@ pub struct MutableBlock {
     complete: bool,
 }
 
+/// How far a mutable block is.
+#[derive(Default)]
+pub(super) struct Filling {
+    tokens: Option<TokenBlock>,
+    complete: bool,
+}
+
 /// A registered block, shared by its readers.
 #[derive(Clone)]
 pub struct ImmutableBlock {
@@ -95,8 +102,22 @@ macro_rules! shape {
 }
 
 impl MutableBlock {
+    /// A block in a slot of `tier`.
     pub(super) fn new(tier: Arc<TierBlocks>, slot: MutableSlots) -> Self {
-        Self { tier, slot, tokens: None, complete: false }
+        Self::with_filling(tier, slot, Filling::default())
+    }
+
+    pub(super) fn with_filling(
+        tier: Arc<TierBlocks>,
+        slot: MutableSlots,
+        filling: Filling,
+    ) -> Self {
+        let Filling { tokens, complete } = filling;
+        Self { tier, slot, tokens, complete }
+    }
+
+    pub(super) fn into_parts(self) -> (MutableSlots, Filling) {
+        (self.slot, Filling { tokens: self.tokens, complete: self.complete })
     }
 
     shape!();
@@ -246,6 +267,7 @@ impl MutableBlock {
 }
 
 impl ImmutableBlock {
+    /// A block in a slot of `tier`.
     pub(super) fn new(tier: Arc<TierBlocks>, slot: ImmutableSlots) -> Self {
         Self { tier, slot }
     }

@@ -4,16 +4,20 @@ use std::ops::ControlFlow;
 
 use super::{KvBlockManagerConfig, KvManagerLayoutConfig, ManagerError, sizing};
 use crate::{
-    config::{Config, Finding, LayoutKind, Severity, Tier},
+    config::{Config, ConfigError, Finding, LayoutKind, Severity, Tier},
     events::EventStream,
     layout::{BlockLayout, LayoutConfig, LayoutType},
     offload::TierBlocks,
-    pool::{SlotPool, SlotPoolOptions},
-    seal::{Fingerprint, FingerprintFields},
+    pool::{PoolError, SlotPool, SlotPoolOptions},
+    seal::{Fingerprint, FingerprintFields, TILE_BYTES},
     storage::{AvailableMemory, Storage, StorageError, SystemStorage, available_memory},
     sync::Arc,
     transfer::BlockMemory,
 };
+
+/// Most bytes that a slot costs beside its block and its seal: 76 in the pool, 22 in its index, 65 in
+/// the largest policy.
+const BOOKS_PER_SLOT: u64 = 76 + 22 + 65;
 
 /// The tiers, fastest first, and what there is to say about them.
 pub(super) struct Tiers {
@@ -33,6 +37,9 @@ pub(super) fn tiers(
     let host = sizing::blocks(settings, Tier::Host, &available, &mut findings);
     let device = Plan::new(settings, Tier::Device, device, &config.device)?;
     let host = Plan::new(settings, Tier::Host, host, &config.host)?;
+    if let (Some(device), Some(host)) = (&device, &host) {
+        check_host(settings, device, host, &mut findings)?;
+    }
     check_sum(device.iter().chain(&host), &available)?;
     if device.as_ref().is_some_and(|device| device.layout_config.storage.is_none()) {
         findings.push(Finding::new(
@@ -73,6 +80,10 @@ impl<'a> Plan<'a> {
         if blocks == 0 {
             return Ok(None);
         }
+        let max = SlotPool::MAX_CAPACITY;
+        if blocks > max {
+            return Err(PoolError::InvalidCapacity { tier, capacity: blocks, max }.into());
+        }
         let kind = settings.tier(tier).map_or(LayoutKind::FullyContiguous, |tier| tier.layout);
         let layout_type = layout_config.layout_type.clone().unwrap_or_else(|| layout_type(kind));
         let model = &settings.model;
@@ -89,10 +100,20 @@ impl<'a> Plan<'a> {
         Ok(Some(Self { tier, blocks, layout, layout_config }))
     }
 
-    /// Bytes of ordinary memory that the tier will take.
+    /// Bytes of ordinary memory that the tier will take, its books included.
     fn system_bytes(&self) -> u64 {
         let ours = self.layout_config.storage.is_none() && self.layout_config.allocator.is_none();
-        if ours { self.layout.storage_sizes().iter().map(|&size| size as u64).sum() } else { 0 }
+        let sizes = self.layout.storage_sizes().iter().map(|&size| size as u64);
+        let bytes: u64 = if ours { sizes.sum() } else { 0 };
+        let tiles = match self.tier {
+            Tier::Device => 0,
+            _ => {
+                self.layout.block_bytes() / TILE_BYTES
+                    + self.layout.num_layers() * self.layout.outer_dim()
+            }
+        };
+        let seal = size_of::<u64>() * (2 + tiles);
+        bytes.saturating_add(self.blocks as u64 * (BOOKS_PER_SLOT + seal as u64))
     }
 
     fn build(
@@ -139,6 +160,36 @@ fn check_sum<'a>(
     let largest = plans.max_by_key(|plan| plan.system_bytes());
     let (tier, blocks) = largest.map_or((Tier::Device, 0), |plan| (plan.tier, plan.blocks));
     Err(ManagerError::Storage { tier, blocks, source })
+}
+
+/// A host that was sized by default may be smaller than a device that was not. Where both are
+/// stated, validation has said it.
+fn check_host(
+    settings: &Config,
+    device: &Plan<'_>,
+    host: &Plan<'_>,
+    findings: &mut Vec<Finding>,
+) -> Result<(), ConfigError> {
+    let stated = |tier| settings.blocks(tier).is_some();
+    if host.blocks >= device.blocks || stated(Tier::Device) && stated(Tier::Host) {
+        return Ok(());
+    }
+    let finding = Finding::new(
+        if settings.strict { Severity::Error } else { Severity::Warning },
+        "host.blocks",
+        host.blocks,
+        format!(
+            "smaller than the device tier of {} blocks: the host would drop blocks that the \
+             device still holds and hardly add a hit",
+            device.blocks
+        ),
+        format!("give the host more than {} blocks, or 0 to switch it off", device.blocks),
+    );
+    if settings.strict {
+        return Err(ConfigError::Invalid { findings: vec![finding] });
+    }
+    findings.push(finding);
+    Ok(())
 }
 
 fn system(

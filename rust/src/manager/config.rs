@@ -34,6 +34,29 @@ pub struct KvManagerLayoutConfig {
     pub policy: Option<PolicyFactory>,
 }
 
+impl KvManagerLayoutConfig {
+    /// What is wrong with the live objects of a tier of this capacity.
+    fn problem(&self, tier: Tier, capacity: Capacity) -> Option<Finding> {
+        let (memory, message, remedy) = match (&self.storage, &self.allocator) {
+            (None, None) => return None,
+            (Some(_), Some(_)) => {
+                ("storage and allocator", "exclude each other", "give the one that is to be used")
+            }
+            (storage, _) if capacity.is_off() => (
+                if storage.is_some() { "storage" } else { "allocator" },
+                "without effect: the tier is off",
+                "remove it, or give the tier a number of blocks",
+            ),
+            (Some(_), None) if capacity == Capacity::Default => {
+                ("storage", "nothing says how many blocks it holds", "state num_blocks")
+            }
+            _ => return None,
+        };
+        let field = format!("{tier}_layout");
+        Some(Finding::new(Severity::Error, field, memory, message, remedy))
+    }
+}
+
 /// A validated configuration, ready for [`KvBlockManager::new`](super::KvBlockManager::new).
 #[derive(Clone)]
 pub struct KvBlockManagerConfig {
@@ -196,15 +219,8 @@ impl KvBlockManagerConfigBuilder {
             ));
         }
         for (tier, layout) in [(Tier::Device, &device), (Tier::Host, &host)] {
-            if layout.storage.is_some() && layout.allocator.is_some() {
-                refused.push(Finding::new(
-                    Severity::Error,
-                    format!("{tier}_layout"),
-                    "storage and allocator",
-                    "exclude each other",
-                    "give the one that is to be used",
-                ));
-            }
+            let capacity = settings.tier(tier).map(|tier| tier.capacity).unwrap_or_default();
+            refused.extend(layout.problem(tier, capacity));
         }
         let findings = match settings.validate() {
             Ok(findings) if refused.is_empty() => findings,

@@ -7,7 +7,6 @@ use crate::{
     pool::PoolError,
     storage::StorageError,
     tokens::TokenError,
-    transfer::TransferError,
 };
 
 /// Errors of single blocks.
@@ -131,6 +130,18 @@ impl From<RegisterError> for BlockPoolError {
     }
 }
 
+impl From<BlockPoolError> for ManagerError {
+    fn from(error: BlockPoolError) -> Self {
+        match error {
+            BlockPoolError::ProgressEngineShutdown => Self::Shutdown,
+            BlockPoolError::Pool(error) | BlockPoolError::FailedToRegisterBlock(error) => {
+                Self::Pool(error)
+            }
+            error => Self::Blocks(error),
+        }
+    }
+}
+
 /// Why there is no manager, or why one refuses.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -156,12 +167,12 @@ pub enum ManagerError {
         /// Why.
         source: StorageError,
     },
-    /// A tier's pool cannot be.
+    /// A tier's pool cannot be, or was given what is not its own.
     #[error(transparent)]
     Pool(#[from] PoolError),
-    /// A transfer cannot be.
+    /// A pool refuses blocks.
     #[error(transparent)]
-    Transfer(#[from] TransferError),
+    Blocks(BlockPoolError),
     /// The tier is not configured.
     #[error("there is no {tier} tier; configure one")]
     NoSuchTier {

@@ -1,26 +1,23 @@
 //! The manager itself.
+#![allow(clippy::unused_async, reason = "the async face of verbs, some of which never wait")]
 
-use std::{
-    collections::BTreeMap,
-    fmt,
-    time::{Duration, Instant},
-};
+use std::{collections::BTreeMap, fmt, time::Instant};
 
 use super::{
     BlockPool, ImmutableBlock, KvBlockManagerConfig, ManagerError, MutableBlock, block_pool, build,
     config::Engines,
 };
 use crate::{
-    config::{Config, Finding, OffloadPolicy, Severity, Tier},
+    config::{Config, Finding, OffloadPolicy, Severity, Source, Tier},
     events::EventStream,
     metrics::{BlockManagerMetrics, Edge, LatencyHistogram},
     offload::{
         LoadEdge, Match, Onboard, OnboardOptions, Onboarded, ResetEpoch, StoreEdge, StoreOptions,
-        TierBlocks, lookup,
+        TierBlocks, in_place, lookup,
     },
     pool::{ImmutableSlots, MutableSlots},
     sync::{
-        Arc, Mutex,
+        Arc,
         atomic::{AtomicBool, Ordering},
     },
     tokens::{Key, SequenceHash},
@@ -35,21 +32,19 @@ const WRITE_THROUGH_IN_FLIGHT: usize = 256;
 /// See the [crate documentation](crate) and the examples of the repository.
 #[derive(Clone)]
 pub struct KvBlockManager {
-    inner: Arc<Inner>,
+    pub(super) inner: Arc<Inner>,
 }
 
-struct Inner {
+pub(super) struct Inner {
     settings: Config,
     findings: Vec<Finding>,
     device: Option<BlockPool>,
     host: Option<BlockPool>,
-    store: Option<StoreEdge>,
+    pub(super) store: Option<StoreEdge>,
     load: Option<LoadEdge>,
     events: Arc<EventStream>,
     resets: ResetEpoch,
-    /// One reset at a time.
-    resetting: Mutex<()>,
-    closed: Arc<AtomicBool>,
+    pub(super) closed: Arc<AtomicBool>,
     latency: Latency,
 }
 
@@ -77,15 +72,9 @@ pub struct ResetReport {
     pub held: BTreeMap<Tier, usize>,
 }
 
-/// What a shutdown left.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ShutdownReport {
-    /// Blocks that were to go down and had not arrived when time was up.
-    pub unfinished: usize,
-}
-
 impl KvBlockManager {
-    /// Makes a manager. Memory is mapped, not touched; no thread is started.
+    /// Makes a manager. Memory is mapped, not touched, and no thread is started; a tier that asks
+    /// to be prefaulted is committed before this returns, which takes seconds for large ones.
     ///
     /// # Errors
     /// [`ManagerError`] when a tier's layout, memory or pool cannot be made.
@@ -103,8 +92,8 @@ impl KvBlockManager {
             None => EventStream::detached(),
         });
         let build::Tiers { device, host, findings } = build::tiers(&config, &events)?;
-        report(&findings);
         let settings = config.settings;
+        report(&settings, &findings);
         let timer = DeadlineTimer::new();
         let resets = ResetEpoch::default();
         let (mut store, mut load) = (None, None);
@@ -136,7 +125,6 @@ impl KvBlockManager {
                 load,
                 events,
                 resets,
-                resetting: Mutex::new(()),
                 closed,
                 latency: Latency::default(),
             }),
@@ -213,8 +201,9 @@ impl KvBlockManager {
     /// when the options have none). Dropping the future gives the onboarding up.
     ///
     /// # Errors
-    /// [`ManagerError::Shutdown`], [`ManagerError::NoSuchTier`] without a device tier. Blocks that
-    /// do not arrive are no error: see [`OnboardedBlocks::results`].
+    /// [`ManagerError::Shutdown`], [`ManagerError::NoSuchTier`] without a device tier,
+    /// [`ManagerError::Pool`] for a match or slots of another manager. Blocks that do not arrive
+    /// are no error: see [`OnboardedBlocks::results`].
     pub async fn onboard(
         &self,
         found: Match,
@@ -268,8 +257,8 @@ impl KvBlockManager {
         let begun = Instant::now();
         options.deadline = options.deadline.or_else(|| self.deadline());
         let under_way = match (&self.inner.load, &self.inner.device) {
-            (Some(load), _) => load.onboard(found, options),
-            (None, Some(_)) => Onboard::in_place(found, options),
+            (Some(load), _) => load.onboard(found, options)?,
+            (None, Some(device)) => in_place(device.blocks(), found, options)?,
             (None, None) => return Err(ManagerError::NoSuchTier { tier: Tier::Device }),
         };
         Ok(under_way.timed(begun, self.inner.latency.onboard.clone()))
@@ -278,25 +267,25 @@ impl KvBlockManager {
     fn with_bytes(&self, onboarded: Onboarded) -> Result<OnboardedBlocks, ManagerError> {
         let device = self.device().ok_or(ManagerError::NoSuchTier { tier: Tier::Device })?;
         let Onboarded { blocks, results, unused } = onboarded;
+        let blocks = blocks.map_or_else(|| Ok(Vec::new()), |blocks| device.single(blocks))?;
         let tier = device.blocks();
-        Ok(OnboardedBlocks {
-            blocks: blocks.map_or_else(Vec::new, |blocks| device.single(blocks)),
-            results,
-            unused: unused
-                .into_iter()
-                .flat_map(MutableSlots::into_singles)
-                .map(|slot| MutableBlock::new(tier.clone(), slot))
-                .collect(),
-        })
+        let unused = unused
+            .into_iter()
+            .flat_map(MutableSlots::into_singles)
+            .map(|slot| MutableBlock::new(tier.clone(), slot))
+            .collect();
+        Ok(OnboardedBlocks { blocks, results, unused })
     }
 
     /// Copies device blocks down to the host tier. The transfer reports each block.
     ///
     /// # Errors
-    /// [`ManagerError::Shutdown`], [`ManagerError::NoSuchTier`] when one of the two tiers is off.
+    /// [`ManagerError::Shutdown`], [`ManagerError::NoSuchTier`] when one of the two tiers is off,
+    /// [`ManagerError::Pool`] for blocks of another tier or manager: nothing is copied then.
     pub fn offload(&self, blocks: &[ImmutableBlock]) -> Result<Transfer, ManagerError> {
-        let slots = ImmutableSlots::join(blocks.iter().map(|block| block.slot.clone()));
-        match slots {
+        let (device, _) = self.store_edge()?;
+        blocks.iter().try_for_each(|block| device.blocks().check_owner(&block.slot))?;
+        match ImmutableSlots::join(blocks.iter().map(|block| block.slot.clone())) {
             Some(slots) => self.offload_slots(&slots),
             None => Ok(Transfer::of_nothing()),
         }
@@ -307,13 +296,15 @@ impl KvBlockManager {
     /// # Errors
     /// The same.
     pub fn offload_slots(&self, blocks: &ImmutableSlots) -> Result<Transfer, ManagerError> {
+        let (_, edge) = self.store_edge()?;
+        Ok(edge.offload(blocks, self.deadline())?)
+    }
+
+    fn store_edge(&self) -> Result<(&BlockPool, &StoreEdge), ManagerError> {
         self.check_open()?;
-        let missing = if self.device().is_none() { Tier::Device } else { Tier::Host };
-        let edge = self.inner.store.as_ref().ok_or(ManagerError::NoSuchTier { tier: missing })?;
-        if blocks.pool().tier() != Tier::Device {
-            return Err(ManagerError::NoSuchTier { tier: Tier::Disk });
-        }
-        Ok(edge.offload(blocks, self.deadline()))
+        let device = self.device().ok_or(ManagerError::NoSuchTier { tier: Tier::Device })?;
+        let edge = self.inner.store.as_ref();
+        Ok((device, edge.ok_or(ManagerError::NoSuchTier { tier: Tier::Host })?))
     }
 
     /// Forgets every block in every tier, copies under way included: once this returns, nothing
@@ -331,12 +322,13 @@ impl KvBlockManager {
     /// The same.
     pub fn reset_blocking(&self) -> Result<ResetReport, ManagerError> {
         self.check_open()?;
-        let held = {
-            let _one_at_a_time = self.inner.resetting.lock();
-            self.inner.resets.reset(|| {
-                self.tiers().map(|pool| (pool.tier(), pool.blocks().pool().reset())).collect()
-            })
-        };
+        let held = self.inner.resets.reset(|| {
+            self.tiers().map(|pool| (pool.tier(), pool.blocks().pool().reset())).collect()
+        });
+        if let Some(store) = &self.inner.store {
+            // What was registered since the first tier was reset has waited.
+            store.resume();
+        }
         Ok(ResetReport { held })
     }
 
@@ -361,31 +353,6 @@ impl KvBlockManager {
         metrics
     }
 
-    /// Waits until what is to go down has arrived, at most `timeout`; returns how many blocks have
-    /// not. It returns early when only room in the lower tier is missing.
-    pub fn flush_blocking(&self, timeout: Duration) -> usize {
-        self.inner.store.as_ref().map_or(0, |edge| edge.flush(timeout).unfinished)
-    }
-
-    /// Waits until what is to go down has arrived, at most `timeout`, then ends the verbs. Blocks
-    /// that are held stay readable.
-    pub async fn shutdown(&self, timeout: Duration) -> ShutdownReport {
-        self.shutdown_blocking(timeout)
-    }
-
-    /// [`shutdown`](Self::shutdown) without a future. A second call reports nothing unfinished.
-    pub fn shutdown_blocking(&self, timeout: Duration) -> ShutdownReport {
-        if self.inner.closed.swap(true, Ordering::AcqRel) {
-            return ShutdownReport { unfinished: 0 };
-        }
-        let unfinished = self.flush_blocking(timeout);
-        if unfinished > 0 {
-            tracing::warn!(unfinished, "shut down before all blocks had gone down");
-        }
-        self.inner.close();
-        ShutdownReport { unfinished }
-    }
-
     /// Whether the manager was shut down.
     pub fn is_shut_down(&self) -> bool {
         self.inner.closed.load(Ordering::Acquire)
@@ -395,13 +362,13 @@ impl KvBlockManager {
         Instant::now().checked_add(self.inner.settings.transfer.deadline())
     }
 
-    fn check_open(&self) -> Result<(), ManagerError> {
+    pub(super) fn check_open(&self) -> Result<(), ManagerError> {
         if self.is_shut_down() { Err(ManagerError::Shutdown) } else { Ok(()) }
     }
 }
 
 impl Inner {
-    fn close(&self) {
+    pub(super) fn close(&self) {
         if let Some(store) = &self.store {
             store.close();
         }
@@ -426,12 +393,20 @@ fn engines(settings: &Config) -> Engines {
     }
 }
 
-/// Says once, at start, what was decided.
-fn report(findings: &[Finding]) {
+/// Says once, at start, what is in force and what was decided.
+fn report(settings: &Config, findings: &[Finding]) {
+    for setting in settings.effective() {
+        if setting.source == Source::Default {
+            tracing::debug!("{setting}");
+        } else {
+            tracing::info!("{setting}");
+        }
+    }
     for finding in findings {
-        match finding.severity {
-            Severity::Info => tracing::info!("{finding}"),
-            _ => tracing::warn!("{finding}"),
+        if finding.severity == Severity::Info {
+            tracing::info!("{finding}");
+        } else {
+            tracing::warn!("{finding}");
         }
     }
 }

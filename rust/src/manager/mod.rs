@@ -6,9 +6,10 @@
 //!
 //! For the embedder: nothing here starts or needs a runtime. The async verbs are the sync ones
 //! behind futures that any executor can poll; `_blocking` works inside async code too, where it
-//! blocks the thread it is called on and nothing else. Threads start with the first copy. Dropping
-//! a manager, in async code or not, neither blocks nor panics: copies under way end by themselves,
-//! and memory is unmapped when the last block that shows it is gone.
+//! blocks the thread it is called on and nothing else. Threads start with the first copy: some that
+//! copy down, as many that copy up, one for deadlines. Dropping a manager, in async code or not,
+//! neither blocks nor panics: who still waits for a copy is told that it ended, and memory is
+//! unmapped when the last block that shows it is gone and the last copy has ended.
 
 mod block_pool;
 mod blocks;
@@ -16,6 +17,7 @@ mod build;
 mod config;
 mod error;
 mod kv;
+mod shutdown;
 mod sizing;
 
 pub use block_pool::BlockPool;
@@ -25,4 +27,5 @@ pub use config::{
     KvManagerLayoutConfigBuilder, PolicyFactory,
 };
 pub use error::{BlockError, BlockPoolError, ManagerError, RegisterError};
-pub use kv::{KvBlockManager, OnboardedBlocks, ResetReport, ShutdownReport};
+pub use kv::{KvBlockManager, OnboardedBlocks, ResetReport};
+pub use shutdown::ShutdownReport;

@@ -73,6 +73,10 @@ impl BlockManagerMetrics {
         for (edge, figures) in &self.edges {
             page.sample("edge_bytes_total", &labels(edge), figures.bytes);
         }
+        page.family("edge_present", "counter", "", "Blocks that were there already, not copied.");
+        for (edge, figures) in &self.edges {
+            page.sample("edge_present_total", &labels(edge), figures.present);
+        }
         page.family("edge_failures", "counter", "", "Blocks whose copy failed, by reason.");
         for (edge, figures) in &self.edges {
             let [from, to] = labels(edge);

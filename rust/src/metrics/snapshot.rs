@@ -84,8 +84,10 @@ pub struct EdgeMetrics {
     pub blocks: u64,
     /// Their bytes.
     pub bytes: u64,
-    /// Blocks that did not arrive, by reason: `verification`, `no_room`, `given_up` (cancelled or past
-    /// the deadline), `stale` (a reset came), `other`.
+    /// Blocks that were there already, so that nothing was copied.
+    pub present: u64,
+    /// Blocks whose copy failed, by reason: `no_room`, `given_up` (cancelled, or its deadline
+    /// passed), `stale` (forgotten by a reset on its way), `verification`, `other`.
     pub failures: BTreeMap<&'static str, u64>,
     /// Blocks that were to go this way and never started, for want of room in the queue or a slot.
     pub drops: u64,

@@ -15,6 +15,8 @@ pub(super) struct Counters {
     blocks: AtomicU64,
     /// Payload bytes of those.
     bytes: AtomicU64,
+    /// Blocks that were there already, so that nothing was copied.
+    present: AtomicU64,
     /// Blocks that left the queue uncopied: evicted before their turn, or the queue was full.
     dropped: AtomicU64,
     /// Blocks the target had no room for.
@@ -33,6 +35,10 @@ impl Counters {
     pub(super) fn arrived(&self, bytes: usize) {
         self.blocks.fetch_add(1, Ordering::Relaxed);
         self.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
+    pub(super) fn present(&self) {
+        self.present.fetch_add(1, Ordering::Relaxed);
     }
 
     pub(super) fn dropped(&self, blocks: usize) {
@@ -55,6 +61,7 @@ impl Counters {
         EdgeMetrics {
             blocks: read(&self.blocks),
             bytes: read(&self.bytes),
+            present: read(&self.present),
             failures: BTreeMap::from([
                 ("no_room", read(&self.no_room)),
                 ("given_up", read(&self.given_up)),

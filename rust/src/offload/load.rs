@@ -4,109 +4,62 @@
 //! against its seal before it is registered. What comes back is the longest prefix that arrived,
 //! by the deadline at the latest. Copies that arrive later are not lost: they are verified and
 //! registered like the others and stay as inactive blocks.
+//!
+//! A block that is on its way up for somebody is not copied again: who wants it too waits for that
+//! copy, and is served as soon as its own blocks have arrived.
+#![allow(clippy::result_large_err, reason = "a refusal hands the slot back")]
 
-use std::{
-    future::Future,
-    pin::Pin,
-    task::{Context, Poll},
-    time::{Duration, Instant},
+use super::{
+    Match, Onboard, OnboardOptions, ResetEpoch, TierBlocks,
+    arrivals::Arrivals,
+    counters::Counters,
+    flights::{Flight, Flights, Waiter},
+    lane::{Lane, Row},
 };
-
-use super::{Match, ResetEpoch, TierBlocks, counters::Counters};
 use crate::{
-    metrics::{EdgeMetrics, LatencyHistogram},
-    pool::{ImmutableSlots, MutableSlots},
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicUsize, Ordering},
-    },
+    metrics::EdgeMetrics,
+    pool::{ImmutableSlots, MutableSlots, PoolError, Registration},
+    sync::{Arc, Mutex},
     transfer::{
-        Arrival, BlockPair, BlockResult, DeadlineTimer, InOrder, Job, Transfer, TransferEngine,
-        TransferError, TransferPlan, TransferSink, transfer,
+        Arrival, DeadlineTimer, Report, Ticket, Transfer, TransferEngine, TransferError, transfer,
     },
 };
 
-/// How a match is brought up.
-#[derive(Debug, Default)]
-pub struct OnboardOptions {
-    /// Blocks at the start that the caller has already: they are neither copied nor returned.
-    pub skip: usize,
-    /// Slots of the first tier to copy into, in order, instead of newly allocated ones. Those that
-    /// turn out not to be needed come back in [`Onboarded::unused`].
-    pub into: Option<MutableSlots>,
-    /// When to return with what has arrived.
-    pub deadline: Option<Instant>,
-}
-
-/// What arrived.
-#[derive(Debug)]
-pub struct Onboarded {
-    /// The longest prefix that is in the first tier now, after what was skipped; `None` when not
-    /// even one block is.
-    pub blocks: Option<ImmutableSlots>,
-    /// What became of each block after those skipped, in order.
-    pub results: Vec<BlockResult>,
-    /// Slots given in [`OnboardOptions::into`] that no block came into.
-    pub unused: Option<MutableSlots>,
-}
-
-impl Onboarded {
-    /// Blocks of the prefix.
-    pub fn len(&self) -> usize {
-        self.blocks.as_ref().map_or(0, ImmutableSlots::len)
-    }
-
-    /// Whether nothing arrived.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-}
-
-/// The way from `lower` up to `upper`.
+/// The way from `lower` up to `upper`. Copies under way end with the edge: they are not published.
 #[derive(Clone)]
 pub(crate) struct LoadEdge {
     inner: Arc<Inner>,
 }
 
 struct Inner {
-    upper: Arc<TierBlocks>,
-    lower: Arc<TierBlocks>,
-    engine: Arc<dyn TransferEngine>,
+    lane: Lane,
     timer: DeadlineTimer,
     resets: ResetEpoch,
     counters: Counters,
-    in_flight: AtomicUsize,
+    flights: Mutex<Flights>,
 }
 
-/// An onboarding under way. `.await` it, [`wait`](Self::wait) for it, or drop it to give it up.
-#[must_use = "dropping an onboarding gives it up"]
-#[derive(Debug)]
-pub struct Onboard {
-    transfer: Transfer,
-    arrivals: Arc<Arrivals>,
-    /// When it was asked for, and where the time that it took is counted.
-    timing: Option<(Instant, Arc<LatencyHistogram>)>,
+/// A block of a match.
+struct Located {
+    block: ImmutableSlots,
+    registration: Registration,
+    current: bool,
 }
 
-/// Where blocks of the first tier are collected, by position.
-#[derive(Debug)]
-struct Arrivals {
-    blocks: Mutex<Collected>,
-}
-
-#[derive(Debug, Default)]
-struct Collected {
-    blocks: Vec<Option<ImmutableSlots>>,
-    unused: Option<MutableSlots>,
-    /// The caller has its prefix: later arrivals are not for it.
-    taken: bool,
-}
-
-/// A block on its way up.
+/// A block that is about to be copied; its flight has begun.
 struct Incoming {
-    position: usize,
     source: ImmutableSlots,
-    target: MutableSlots,
+    errand: Errand,
+}
+
+/// What a copy is for.
+struct Errand {
+    flight: Flight,
+    registration: Registration,
+    /// Who began it.
+    arrivals: Arc<Arrivals>,
+    /// The place of the target slot among those that the caller gave, if it did.
+    place: Option<usize>,
 }
 
 impl LoadEdge {
@@ -117,251 +70,267 @@ impl LoadEdge {
         timer: DeadlineTimer,
         resets: ResetEpoch,
     ) -> Self {
-        let (counters, in_flight) = (Counters::default(), AtomicUsize::new(0));
-        Self { inner: Arc::new(Inner { upper, lower, engine, timer, resets, counters, in_flight }) }
+        let lane = Lane { from: lower, to: upper, engine };
+        let (counters, flights) = (Counters::default(), Mutex::default());
+        Self { inner: Arc::new(Inner { lane, timer, resets, counters, flights }) }
     }
 
     /// Starts to bring a match up.
-    pub(crate) fn onboard(&self, found: Match, options: OnboardOptions) -> Onboard {
+    ///
+    /// # Errors
+    /// [`PoolError::ForeignHandle`] for a match of other tiers, and for slots to copy into that
+    /// are not of the upper one.
+    pub(crate) fn onboard(
+        &self,
+        found: Match,
+        options: OnboardOptions,
+    ) -> Result<Onboard, PoolError> {
+        let inner = &self.inner;
+        let (upper, lower) = (&inner.lane.to, &inner.lane.from);
         let OnboardOptions { skip, into, deadline } = options;
-        let blocks: Vec<ImmutableSlots> = found
-            .into_segments()
-            .into_iter()
-            .flat_map(ImmutableSlots::into_singles)
-            .skip(skip)
-            .collect();
-        let (transfer, sink) = transfer(blocks.len(), deadline, &self.inner.timer);
-        let mut collected = Collected::default();
+        for segment in found.segments() {
+            upper.check_owner(segment).or_else(|_| lower.check_owner(segment))?;
+        }
+        into.iter().try_for_each(|slots| upper.check_target(slots))?;
+
+        let resets = inner.lane.resets();
+        let blocks: Vec<Located> = located(found, skip).collect();
+        let (transfer, sink) = transfer(blocks.len(), deadline, &inner.timer);
+        let mut there = Vec::with_capacity(blocks.len());
         let mut missing = Vec::new();
-        for (position, block) in blocks.into_iter().enumerate() {
-            let there = block.pool().tier() == self.inner.upper.tier();
-            if there {
-                collected.blocks.push(Some(block));
+        for (position, located) in blocks.into_iter().enumerate() {
+            let in_place = upper.check_owner(&located.block).is_ok();
+            there.push(None);
+            if !located.current {
+                let error = stale(if in_place { upper } else { lower }, &located.block);
+                inner.counters.failed(&error);
+                sink.set(position, Err(error));
+            } else if in_place {
+                there[position] = Some(located.block);
+                inner.counters.present();
                 sink.set(position, Ok(Arrival::Present));
             } else {
-                collected.blocks.push(None);
-                missing.push((position, block));
+                missing.push((position, located));
             }
         }
-        let epoch = self.inner.resets.enter();
-        let mut targets = match into {
-            Some(into) => into,
-            None => self.inner.upper.pool().allocate_up_to(missing.len()),
-        };
-        if !epoch.is_some_and(|epoch| self.inner.resets.holds(epoch)) {
-            for (position, block) in missing.drain(..) {
-                let (tier, block_id) = (self.inner.lower.tier(), block.ids()[0]);
-                sink.set(position, Err(TransferError::Stale { tier, block_id }));
-            }
-        }
-        if targets.len() > missing.len() {
-            collected.unused = Some(targets.split_off(missing.len()));
-        }
-        for (position, _) in missing.split_off(targets.len()) {
-            let error = TransferError::NoRoom { tier: self.inner.upper.tier() };
-            self.inner.counters.failed(&error);
-            sink.set(position, Err(error));
-        }
-        let incoming = missing
-            .into_iter()
-            .zip(targets.into_singles())
-            .map(|((position, source), target)| Incoming { position, source, target })
-            .collect();
-        let arrivals = Arc::new(Arrivals { blocks: Mutex::new(collected) });
-        self.inner.submit(incoming, sink, arrivals.clone());
-        Onboard { transfer, arrivals, timing: None }
+        let arrivals = Arc::new(Arrivals::new(there));
+        let wanted = missing.into_iter().map(|(position, located)| {
+            let waiter = Waiter::new(sink.clone(), position, Some(arrivals.clone()));
+            (waiter, located.block, located.registration)
+        });
+        let incoming = inner.join(wanted.collect(), &arrivals, resets);
+        inner.begin(incoming, into, &arrivals, sink.ticket());
+        Ok(Onboard { transfer, arrivals, timing: None })
     }
 
     pub(crate) fn metrics(&self) -> EdgeMetrics {
-        self.inner.counters.metrics(self.inner.in_flight.load(Ordering::Relaxed))
+        let under_way = self.inner.flights.lock().len();
+        self.inner.counters.metrics(under_way)
     }
 }
 
 impl Inner {
-    fn submit(
+    /// Lets each wait for its copy; gives those whose copy is to be begun.
+    fn join(
+        &self,
+        wanted: Vec<(Waiter, ImmutableSlots, Registration)>,
+        arrivals: &Arc<Arrivals>,
+        resets: u64,
+    ) -> Vec<Incoming> {
+        let mut flights = self.flights.lock();
+        let mut incoming = Vec::with_capacity(wanted.len());
+        for (waiter, source, registration) in wanted {
+            let flight = Flight { key: registration.key, resets };
+            if let Some(source) = flights.join(flight, waiter, source) {
+                let errand =
+                    Errand { flight, registration, arrivals: arrivals.clone(), place: None };
+                incoming.push(Incoming { source, errand });
+            }
+        }
+        incoming
+    }
+
+    /// Sends blocks whose flights have begun on their way, into the slots given or new ones.
+    fn begin(
         self: &Arc<Self>,
         incoming: Vec<Incoming>,
-        sink: TransferSink,
-        arrivals: Arc<Arrivals>,
+        into: Option<MutableSlots>,
+        arrivals: &Arc<Arrivals>,
+        ticket: &Arc<Ticket>,
     ) {
-        if incoming.is_empty() {
-            return;
+        let (upper, lower) = (&self.lane.to, &self.lane.from);
+        let given = into.is_some();
+        let epoch = self.resets.enter();
+        let targets = into.unwrap_or_else(|| upper.pool().allocate_up_to(incoming.len()));
+        let forgotten = !epoch.is_some_and(|epoch| self.resets.holds(epoch));
+        let mut targets = targets.into_singles().enumerate();
+        let mut rows = Vec::with_capacity(incoming.len());
+        for Incoming { source, mut errand } in incoming {
+            if forgotten {
+                let error = stale(lower, &source);
+                drop(source);
+                self.fail(errand.flight, &error);
+            } else if let Some((place, target)) = targets.next() {
+                errand.place = given.then_some(place);
+                rows.push(Row { source, target, errand });
+            } else {
+                drop(source);
+                self.fail(errand.flight, &TransferError::NoRoom { tier: upper.tier() });
+            }
         }
-        let fail = |error: &TransferError, incoming: &[Incoming]| {
-            for block in incoming {
-                self.counters.failed(error);
-                sink.set(block.position, Err(error.clone()));
+        for (place, target) in targets {
+            give_back(arrivals, given.then_some(place), target);
+        }
+        let edge = Arc::downgrade(self);
+        let land = move |row: Row<Errand>, report| {
+            // Without its edge nobody waits: the row is dropped, which frees its slots.
+            if let Some(edge) = edge.upgrade() {
+                edge.land(row, report);
             }
         };
-        let foreign = incoming.iter().any(|block| !block.target.belongs_to(self.upper.pool()));
-        if foreign {
-            let error = TransferError::NoRoute {
-                from: self.lower.tier(),
-                to: self.upper.tier(),
-                reason: "the slots given to copy into belong to another pool",
-            };
-            return fail(&error, &incoming);
-        }
-        let pairs = incoming
-            .iter()
-            .map(|block| BlockPair { from: block.source.ids()[0], to: block.target.ids()[0] })
-            .collect();
-        let plan =
-            TransferPlan::new(self.lower.memory().clone(), self.upper.memory().clone(), pairs);
-        let plan = match plan {
-            Ok(plan) => plan,
-            Err(error) => return fail(&error.into(), &incoming),
-        };
-        let positions: Vec<usize> = incoming.iter().map(|block| block.position).collect();
-        let count = incoming.len();
-        self.in_flight.fetch_add(count, Ordering::Relaxed);
-        let rows: Vec<_> = incoming.into_iter().map(|block| Mutex::new(Some(block))).collect();
-        let (edge, ticket, results) = (self.clone(), sink.ticket().clone(), sink.clone());
-        let reports = InOrder::new(count, move |index, report| {
-            let Some(block) = rows[index].lock().take() else { return };
-            edge.in_flight.fetch_sub(1, Ordering::Relaxed);
-            let position = block.position;
-            let result = edge.land(block, report).map(|arrived| {
-                arrivals.put(position, arrived);
-                Arrival::Copied
-            });
-            match &result {
-                Ok(_) => edge.counters.arrived(edge.upper.memory().layout().block_bytes()),
-                Err(error) => edge.counters.failed(error),
-            }
-            results.set(position, result);
-        });
-        if let Err((error, job)) = self.engine.submit(Job::new(plan, ticket, Arc::new(reports))) {
-            drop(job);
-            self.in_flight.fetch_sub(count, Ordering::Relaxed);
-            for position in positions {
-                self.counters.failed(&error);
-                sink.set(position, Err(error.clone()));
+        if let Err((error, rows)) = self.lane.send(rows, ticket, land) {
+            for Row { source, target, errand } in rows {
+                drop(source);
+                give_back(&errand.arrivals, errand.place, target);
+                self.fail(errand.flight, &error);
             }
         }
     }
 
-    /// A copy has ended: verify, then register.
-    fn land(
+    /// A copy has ended.
+    fn land(self: &Arc<Self>, row: Row<Errand>, report: Report) {
+        let Row { source, target, errand } = row;
+        match self.publish(source, target, errand.registration, report) {
+            Ok(block) => {
+                self.counters.arrived(self.lane.to.memory().layout().block_bytes());
+                let waiters = self.flights.lock().end(errand.flight);
+                // Whoever is told finds its block, and nobody else holding it for an instant.
+                if let Some((first, others)) = waiters.split_first() {
+                    for waiter in others {
+                        waiter.put(block.clone());
+                    }
+                    first.put(block);
+                }
+                for waiter in waiters {
+                    waiter.tell(Ok(Arrival::Copied));
+                }
+            }
+            Err((error, target)) => {
+                give_back(&errand.arrivals, errand.place, target);
+                self.fail(errand.flight, &error);
+            }
+        }
+    }
+
+    /// Verifies a block that was copied, then registers it.
+    fn publish(
         &self,
-        block: Incoming,
-        report: Result<Box<[u64]>, TransferError>,
-    ) -> Result<ImmutableSlots, TransferError> {
-        let Incoming { source, target, .. } = block;
-        let sums = report?;
-        let from = source.ids()[0];
-        let stale = |tier, block_id| TransferError::Stale { tier, block_id };
+        source: ImmutableSlots,
+        target: MutableSlots,
+        registration: Registration,
+        report: Report,
+    ) -> Result<ImmutableSlots, (TransferError, MutableSlots)> {
+        let (upper, lower) = (&self.lane.to, &self.lane.from);
+        let sums = match report {
+            Ok(sums) => sums,
+            Err(error) => return Err((error, target)),
+        };
         // A reset during the copy: the bytes are of the past, whichever tier it hit.
         if source.are_current() != [true] {
-            return Err(stale(self.lower.tier(), from));
+            return Err((stale(lower, &source), target));
         }
-        let registration = source.registrations()[0];
-        if !self.lower.proves(from, registration.key, &sums) {
+        let block_id = source.ids()[0];
+        if !lower.proves(block_id, registration.key, &sums) {
             tracing::error!(
-                tier = %self.lower.tier(), block = from, key = %registration.key.hash,
+                tier = %lower.tier(), block = block_id, key = %registration.key.hash,
                 "bytes fail verification: quarantined"
             );
             source.quarantine();
-            return Err(TransferError::VerificationFailed {
-                tier: self.lower.tier(),
-                block_id: from,
-            });
+            let tier = lower.tier();
+            return Err((TransferError::VerificationFailed { tier, block_id }, target));
         }
         let to = target.ids()[0];
-        match self.upper.pool().register(target, &[registration]) {
-            Ok(arrived) => Ok(arrived),
-            Err((_, target)) => {
-                drop(target);
-                Err(stale(self.upper.tier(), to))
+        upper.pool().register(target, &[registration]).map_err(|(_, target)| {
+            (TransferError::Stale { tier: upper.tier(), block_id: to }, target)
+        })
+    }
+
+    /// The copy will not be. Tells who waits; those whom the reason does not concern get a copy of
+    /// their own.
+    fn fail(self: &Arc<Self>, flight: Flight, error: &TransferError) {
+        self.counters.failed(error);
+        let waiters = self.flights.lock().end(flight);
+        for mut waiter in waiters {
+            let arrivals = waiter.arrivals.clone();
+            match (waiter.another_try(error), arrivals) {
+                (Some(source), Some(arrivals)) => {
+                    let ticket = waiter.sink.ticket().clone();
+                    let registration = source.registrations()[0];
+                    let wanted = vec![(waiter, source, registration)];
+                    let incoming = self.join(wanted, &arrivals, self.lane.resets());
+                    self.begin(incoming, None, &arrivals, &ticket);
+                }
+                _ => waiter.tell(Err(error.clone())),
             }
         }
     }
 }
 
-impl Arrivals {
-    fn put(&self, position: usize, block: ImmutableSlots) {
-        let mut collected = self.blocks.lock();
-        if collected.taken {
-            // Released outside the lock: it goes on as an inactive block.
-            drop(collected);
-            return;
-        }
-        collected.blocks[position] = Some(block);
+/// An onboarding of a match that is all in `upper`, with no tier below it.
+///
+/// # Errors
+/// As [`LoadEdge::onboard`].
+pub(crate) fn in_place(
+    upper: &TierBlocks,
+    found: Match,
+    options: OnboardOptions,
+) -> Result<Onboard, PoolError> {
+    found.segments().iter().try_for_each(|segment| upper.check_owner(segment))?;
+    options.into.iter().try_for_each(|slots| upper.check_target(slots))?;
+    let located = located(found, options.skip);
+    let (blocks, results) = located
+        .map(|Located { block, current, .. }| {
+            if current {
+                (Some(block), Ok(Arrival::Present))
+            } else {
+                (None, Err(stale(upper, &block)))
+            }
+        })
+        .unzip();
+    let arrivals = Arrivals::new(blocks);
+    for (place, slot) in options.into.into_iter().flat_map(MutableSlots::into_singles).enumerate() {
+        arrivals.give_back(place, slot);
     }
+    Ok(Onboard {
+        transfer: Transfer::finished(results),
+        arrivals: Arc::new(arrivals),
+        timing: None,
+    })
+}
 
-    /// The prefix that is there, and the slots that were not needed. The rest is released.
-    fn take(&self, results: Vec<BlockResult>) -> Onboarded {
-        let (collected, unused) = {
-            let mut state = self.blocks.lock();
-            state.taken = true;
-            (std::mem::take(&mut state.blocks), state.unused.take())
-        };
-        let arrived = results.iter().take_while(|result| result.is_ok()).count();
-        let mut collected = collected.into_iter();
-        let prefix: Vec<_> = collected.by_ref().take(arrived).map_while(|block| block).collect();
-        let blocks = ImmutableSlots::join(prefix);
-        // Last first, like every release of a chain.
-        collected.rev().for_each(drop);
-        Onboarded { blocks, results, unused }
+/// The blocks of a match after the first `skip`, one by one, in order.
+fn located(found: Match, skip: usize) -> impl Iterator<Item = Located> {
+    let mut skip = skip;
+    found.into_segments().into_iter().flat_map(move |mut segment| {
+        let rest = segment.split_off(skip);
+        skip -= segment.len();
+        let (registrations, current) = (rest.registrations(), rest.are_current());
+        let facts = registrations.into_iter().zip(current);
+        rest.into_singles().zip(facts).map(|(block, (registration, current))| Located {
+            block,
+            registration,
+            current,
+        })
+    })
+}
+
+/// A slot that no block came into goes back to the caller who gave it, else to its pool.
+fn give_back(arrivals: &Arrivals, place: Option<usize>, slot: MutableSlots) {
+    if let Some(place) = place {
+        arrivals.give_back(place, slot);
     }
 }
 
-impl Onboard {
-    /// An onboarding of a match that is all in the first tier, with no tier below it.
-    pub(crate) fn in_place(found: Match, options: OnboardOptions) -> Self {
-        let singles = found.into_segments().into_iter().flat_map(ImmutableSlots::into_singles);
-        let blocks: Vec<_> = singles.skip(options.skip).map(Some).collect();
-        let transfer = Transfer::finished(vec![Ok(Arrival::Present); blocks.len()]);
-        let collected = Collected { blocks, unused: options.into, taken: false };
-        let arrivals = Arc::new(Arrivals { blocks: Mutex::new(collected) });
-        Self { transfer, arrivals, timing: None }
-    }
-
-    /// Counts the time since `begun` in `histogram` when somebody takes the result.
-    pub(crate) fn timed(mut self, begun: Instant, histogram: Arc<LatencyHistogram>) -> Self {
-        self.timing = Some((begun, histogram));
-        self
-    }
-
-    fn finish(&mut self, results: Vec<BlockResult>) -> Onboarded {
-        if let Some((begun, histogram)) = self.timing.take() {
-            histogram.record(begun.elapsed());
-        }
-        self.arrivals.take(results)
-    }
-
-    /// Waits until every block has arrived or failed, at most `timeout` and never past the
-    /// deadline; gives the onboarding back when `timeout` came first.
-    ///
-    /// # Errors
-    /// The onboarding itself, still under way.
-    pub fn wait(mut self, timeout: Option<Duration>) -> Result<Onboarded, Self> {
-        match self.transfer.wait(timeout) {
-            Some(results) => Ok(self.finish(results)),
-            None => Err(self),
-        }
-    }
-
-    /// Ends the onboarding now; waiting for it then gives what had arrived.
-    pub fn cancel(&self) {
-        self.transfer.cancel();
-    }
-}
-
-impl Future for Onboard {
-    type Output = Onboarded;
-
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        match Pin::new(&mut self.transfer).poll(context) {
-            Poll::Ready(results) => Poll::Ready(self.finish(results)),
-            Poll::Pending => Poll::Pending,
-        }
-    }
-}
-
-impl Drop for Onboard {
-    fn drop(&mut self) {
-        // Over already, or nobody is left to want it.
-        self.transfer.cancel();
-    }
+fn stale(tier: &TierBlocks, block: &ImmutableSlots) -> TransferError {
+    TransferError::Stale { tier: tier.tier(), block_id: block.ids()[0] }
 }

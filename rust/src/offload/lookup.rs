@@ -77,15 +77,20 @@ impl fmt::Debug for Match {
 pub(crate) fn lookup(tiers: &[&TierBlocks], keys: &[Key]) -> Match {
     let mut segments = Vec::new();
     let mut found = 0;
+    // The tier that has just said, and counted, that it lacks the next block.
+    let mut ended = None;
     'prefix: while found < keys.len() {
         let rest = &keys[found..];
         let mut limit = rest.len();
-        for tier in tiers {
-            let segment = tier.pool().match_prefix(&rest[..limit]);
-            if !segment.is_empty() {
-                found += segment.len();
-                segments.push(segment);
-                continue 'prefix;
+        for (number, tier) in tiers.iter().enumerate() {
+            if ended != Some(number) {
+                let segment = tier.pool().match_prefix(&rest[..limit]);
+                if !segment.is_empty() {
+                    found += segment.len();
+                    ended = (segment.len() < limit).then_some(number);
+                    segments.push(segment);
+                    continue 'prefix;
+                }
             }
             // A slower tier serves only up to where this one takes over again.
             limit = tier.pool().first_present(&rest[1..limit]).map_or(limit, |next| next + 1);

@@ -9,22 +9,27 @@
 //! * Stores and loads have engines of their own and never wait for each other.
 //! * Write-through keeps weak handles in a bounded, deduplicating queue: a block that is evicted
 //!   before its turn is simply no longer there. What the lower tier has no room for stays queued.
-//! * A key that is on its way down is not copied twice: who asks for it again shares the result.
+//! * A key that is on its way is not copied twice: who asks for it again shares the result.
 //! * [`Match`] is the longest prefix over all tiers, pinned where it was found.
 //!
 //! No lock of an edge is held while a pool is asked or an engine is given work.
 
+mod arrivals;
 mod counters;
 mod epoch;
+mod flights;
+mod lane;
 mod load;
 mod lookup;
+mod pump;
+mod queue;
 mod seals;
 mod store;
 mod tier;
 
+pub use arrivals::{Onboard, OnboardOptions, Onboarded};
 pub(crate) use epoch::ResetEpoch;
-pub(crate) use load::LoadEdge;
-pub use load::{Onboard, OnboardOptions, Onboarded};
+pub(crate) use load::{LoadEdge, in_place};
 pub use lookup::Match;
 pub(crate) use lookup::lookup;
 pub(crate) use store::{StoreEdge, StoreOptions};

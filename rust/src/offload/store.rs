@@ -2,26 +2,32 @@
 //!
 //! Two ways in. [`StoreEdge::offer`] is write-through: weak handles into a bounded queue, no
 //! result. [`StoreEdge::offload`] is the caller's wish: strong handles, dispatched at once, a
-//! result per block. Both meet in `in_flight`, where each key is copied once at a time and whoever
+//! result per block. Both meet in the flights, where each key is copied once at a time and whoever
 //! asks for it meanwhile waits for the same copy.
 //!
-//! Nothing here waits and no thread is used: the queue is served by whoever offers and by the
-//! engine's thread that reports a copy's end.
+//! What cannot begin now (no room in the lower tier or its engine, a reset under way) stays first in
+//! the queue; a caller is told.
+//!
+//! Nothing here waits and no thread is used: see `pump` for who serves the queue.
 
-use std::{
-    collections::{HashMap, HashSet, VecDeque, hash_map::Entry},
-    time::{Duration, Instant},
+use std::time::Instant;
+
+use super::{
+    ResetEpoch, TierBlocks,
+    counters::Counters,
+    flights::{Flight, Flights, Waiter},
+    lane::{Lane, Row},
+    pump::Pumping,
+    queue::{Batch, Handle, Queue},
 };
-
-use super::{ResetEpoch, TierBlocks, counters::Counters};
 use crate::{
     metrics::EdgeMetrics,
-    pool::{ImmutableSlots, MutableSlots, Registration, WeakSlots},
-    sync::{Arc, Condvar, Mutex},
+    pool::{ImmutableSlots, MutableSlots, PoolError, Registration},
+    sync::{Arc, Mutex},
     tokens::Key,
     transfer::{
-        Arrival, BlockPair, BlockResult, DeadlineTimer, InOrder, Job, Ticket, Transfer,
-        TransferEngine, TransferError, TransferPlan, TransferSink, transfer,
+        Arrival, BlockResult, DeadlineTimer, Report, Ticket, Transfer, TransferEngine,
+        TransferError, TransferSink, transfer,
     },
 };
 
@@ -34,59 +40,45 @@ pub(crate) struct StoreOptions {
     pub(crate) in_flight_blocks: usize,
 }
 
-/// What [`StoreEdge::flush`] achieved.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct FlushReport {
-    /// Blocks that were still waiting or on their way when time was up.
-    pub(crate) unfinished: usize,
-}
-
-/// The way from `upper` down to `lower`.
+/// The way from `upper` down to `lower`. Copies under way end with the edge: they are not
+/// published.
 #[derive(Clone)]
 pub(crate) struct StoreEdge {
     inner: Arc<Inner>,
 }
 
-struct Inner {
-    upper: Arc<TierBlocks>,
-    lower: Arc<TierBlocks>,
-    engine: Arc<dyn TransferEngine>,
+pub(super) struct Inner {
+    pub(super) lane: Lane,
     timer: DeadlineTimer,
     resets: ResetEpoch,
-    options: StoreOptions,
+    pub(super) in_flight_blocks: usize,
     /// Stops the copies that nobody but the queue wants.
-    background: Arc<Ticket>,
-    counters: Counters,
-    state: Mutex<State>,
-    idle: Condvar,
+    pub(super) background: Arc<Ticket>,
+    pub(super) counters: Counters,
+    pub(super) state: Mutex<State>,
 }
 
-#[derive(Default)]
-struct State {
-    queue: VecDeque<Queued>,
-    queued: HashSet<Key>,
-    /// By key: who waits for the copy under way.
-    in_flight: HashMap<Key, Vec<Waiter>>,
+pub(super) struct State {
+    pub(super) queue: Queue,
+    pub(super) flights: Flights,
+    /// Told when nothing waits and nothing is on its way.
+    pub(super) flushes: Vec<TransferSink>,
+    pub(super) pumping: Pumping,
     closed: bool,
 }
 
-struct Queued {
-    key: Key,
-    blocks: Arc<WeakSlots>,
-    position: usize,
+/// A block that is about to be copied; its flight has begun.
+pub(super) struct Outgoing {
+    pub(super) source: ImmutableSlots,
+    pub(super) errand: Errand,
 }
 
-/// A caller who wants to know, and the block it holds meanwhile.
-struct Waiter {
-    sink: TransferSink,
-    index: usize,
-    source: ImmutableSlots,
-}
-
-/// A block that is about to be copied; its key is in `in_flight`.
-struct Outgoing {
-    registration: Registration,
-    source: ImmutableSlots,
+/// What a copy is for.
+pub(super) struct Errand {
+    pub(super) flight: Flight,
+    pub(super) registration: Registration,
+    /// Its place in the queue, which wants it back when there is no room.
+    pub(super) queued: Option<Handle>,
 }
 
 impl StoreEdge {
@@ -98,107 +90,118 @@ impl StoreEdge {
         resets: ResetEpoch,
         options: StoreOptions,
     ) -> Self {
+        let state = State {
+            queue: Queue::new(options.queue_blocks),
+            flights: Flights::default(),
+            flushes: Vec::new(),
+            pumping: Pumping::No,
+            closed: false,
+        };
         Self {
             inner: Arc::new(Inner {
-                upper,
-                lower,
-                engine,
+                lane: Lane { from: upper, to: lower, engine },
                 timer,
                 resets,
-                options,
+                in_flight_blocks: options.in_flight_blocks,
                 background: Arc::new(Ticket::new(None)),
                 counters: Counters::default(),
-                state: Mutex::default(),
-                idle: Condvar::new(),
+                state: Mutex::new(state),
             }),
         }
     }
 
-    /// Queues blocks to be written through when there is time. What does not fit the queue is
-    /// dropped and counted.
+    /// Queues blocks of the upper tier to be written through when there is time. What does not fit
+    /// the queue is dropped and counted.
     pub(crate) fn offer(&self, blocks: &ImmutableSlots) {
         let inner = &self.inner;
-        let weak = Arc::new(blocks.downgrade());
+        let batch = Batch::new(blocks);
         let registrations = blocks.registrations();
+        let resets = inner.lane.resets();
         let mut dropped = 0;
+        // Handles are dropped after the lock.
+        let mut replaced = Vec::new();
         {
             let mut state = inner.state.lock();
             if state.closed {
                 return;
             }
-            for (position, registration) in registrations.iter().enumerate() {
-                let key = registration.key;
-                if state.in_flight.contains_key(&key) || state.queued.contains(&key) {
+            for (position, Registration { key, .. }) in registrations.into_iter().enumerate() {
+                if state.flights.contains(Flight { key, resets }) {
                     continue;
                 }
-                if state.queue.len() >= inner.options.queue_blocks {
-                    dropped += 1;
-                    continue;
+                match state.queue.push(key, Handle::new(batch.clone(), position)) {
+                    Ok(older) => replaced.extend(older),
+                    Err(_) => dropped += 1,
                 }
-                state.queued.insert(key);
-                state.queue.push_back(Queued { key, blocks: weak.clone(), position });
             }
         }
+        drop(replaced);
         inner.counters.dropped(dropped);
         inner.pump();
     }
 
     /// Copies blocks down now. The result is `Present` for what the lower tier has already.
-    pub(crate) fn offload(&self, blocks: &ImmutableSlots, deadline: Option<Instant>) -> Transfer {
-        let (transfer, sink) = transfer(blocks.len(), deadline, &self.inner.timer);
-        let current = blocks.are_current();
-        let mut outgoing = Vec::with_capacity(blocks.len());
-        for (index, registration) in blocks.registrations().into_iter().enumerate() {
-            let waiter =
-                Waiter { sink: sink.clone(), index, source: blocks.slice(index..index + 1) };
-            if !current[index] {
-                let error = TransferError::Stale {
-                    tier: self.inner.upper.tier(),
-                    block_id: blocks.ids()[index],
-                };
-                self.inner.counters.failed(&error);
+    ///
+    /// # Errors
+    /// [`PoolError::ForeignHandle`] for blocks that are not of the upper tier.
+    pub(crate) fn offload(
+        &self,
+        blocks: &ImmutableSlots,
+        deadline: Option<Instant>,
+    ) -> Result<Transfer, PoolError> {
+        let inner = &self.inner;
+        inner.lane.check_source(blocks)?;
+        let resets = inner.lane.resets();
+        let (transfer, sink) = transfer(blocks.len(), deadline, &inner.timer);
+        let facts = blocks.registrations().into_iter().zip(blocks.are_current());
+        let mut wanted = Vec::with_capacity(blocks.len());
+        for (index, (source, (registration, current))) in
+            blocks.clone().into_singles().zip(facts).enumerate()
+        {
+            if current {
+                wanted.push((Waiter::new(sink.clone(), index, None), source, registration));
+            } else {
+                let error = inner.stale(&source);
+                inner.counters.failed(&error);
                 sink.set(index, Err(error));
-            } else if let Some(ready) = self.inner.join(registration, waiter) {
-                outgoing.push(ready);
             }
         }
-        self.inner.begin(outgoing, sink.ticket());
+        let outgoing = inner.join(wanted, resets);
+        inner.begin(outgoing, sink.ticket());
+        inner.pump();
+        Ok(transfer)
+    }
+
+    /// Serves the queue; the transfer of one "block" that comes back succeeds when nothing is
+    /// queued or on its way any more, and fails when the deadline comes first or the lower tier
+    /// has no room for what is left.
+    pub(crate) fn flush(&self, deadline: Option<Instant>) -> Transfer {
+        let (transfer, sink) = transfer(1, deadline, &self.inner.timer);
+        self.inner.state.lock().flushes.push(sink);
+        self.inner.pump();
         transfer
     }
 
-    /// Waits until nothing is queued or on its way, at most `timeout`.
-    pub(crate) fn flush(&self, timeout: Duration) -> FlushReport {
-        let inner = &self.inner;
-        let until = Instant::now().checked_add(timeout);
-        loop {
-            let no_room = inner.pump();
-            let state = inner.state.lock();
-            let idle = state.in_flight.is_empty();
-            let unfinished = state.queue.len() + state.in_flight.len();
-            let left = until.map(|until| until.saturating_duration_since(Instant::now()));
-            // What the lower tier has no room for would wait for ever.
-            if unfinished == 0 || (idle && no_room) || left == Some(Duration::ZERO) {
-                return FlushReport { unfinished };
-            }
-            if !idle {
-                drop(match left {
-                    Some(left) => inner.idle.wait_timeout(state, left),
-                    None => inner.idle.wait(state),
-                });
-            }
-        }
+    /// Serves the queue: something has changed that it may have waited for.
+    pub(crate) fn resume(&self) {
+        self.inner.pump();
+    }
+
+    /// Blocks that wait or are on their way.
+    pub(crate) fn unfinished(&self) -> usize {
+        let state = self.inner.state.lock();
+        state.queue.len() + state.flights.len()
     }
 
     /// Takes no more, drops what is queued and stops what only the queue wanted.
     pub(crate) fn close(&self) {
         self.inner.background.cancel();
-        let dropped = {
+        let queue = {
             let mut state = self.inner.state.lock();
             state.closed = true;
-            state.queued.clear();
-            std::mem::take(&mut state.queue).len()
+            std::mem::replace(&mut state.queue, Queue::new(0))
         };
-        self.inner.counters.dropped(dropped);
+        self.inner.counters.dropped(queue.len());
     }
 
     pub(crate) fn metrics(&self) -> EdgeMetrics {
@@ -208,229 +211,175 @@ impl StoreEdge {
 }
 
 impl Inner {
-    /// Serves the queue as far as the in-flight bound and the lower tier's room allow; returns
-    /// whether it stopped for lack of room.
-    fn pump(self: &Arc<Self>) -> bool {
-        loop {
-            let taken = self.take();
-            if taken.is_empty() {
-                return false;
-            }
-            let mut outgoing = Vec::with_capacity(taken.len());
-            let mut gone = 0;
-            for Queued { key, blocks, position } in taken {
-                match blocks.upgrade(position) {
-                    Some(source) => {
-                        let registration = source.registrations()[0];
-                        outgoing.push(Outgoing { registration, source });
-                    }
-                    None => {
-                        gone += 1;
-                        self.finish(key, &Err(TransferError::Cancelled));
-                    }
-                }
-            }
-            self.counters.dropped(gone);
-            let background = self.background.clone();
-            if self.begin(outgoing, &background) > 0 {
-                // What was refused is queued again, for another time.
-                return true;
+    /// Lets each wait for its copy; gives those whose copy is to be begun.
+    fn join(
+        &self,
+        wanted: Vec<(Waiter, ImmutableSlots, Registration)>,
+        resets: u64,
+    ) -> Vec<Outgoing> {
+        let mut state = self.state.lock();
+        let mut outgoing = Vec::with_capacity(wanted.len());
+        for (waiter, source, registration) in wanted {
+            let flight = Flight { key: registration.key, resets };
+            if let Some(source) = state.flights.join(flight, waiter, source) {
+                let errand = Errand { flight, registration, queued: None };
+                outgoing.push(Outgoing { source, errand });
             }
         }
+        outgoing
     }
 
-    /// Moves entries from the queue to `in_flight`.
-    fn take(&self) -> Vec<Queued> {
-        let mut state = self.state.lock();
-        let mut taken = Vec::new();
-        while state.in_flight.len() < self.options.in_flight_blocks {
-            let Some(entry) = state.queue.pop_front() else { break };
-            state.queued.remove(&entry.key);
-            if !state.in_flight.contains_key(&entry.key) {
-                state.in_flight.insert(entry.key, Vec::new());
-                taken.push(entry);
-            }
-        }
-        taken
-    }
-
-    /// Lets `waiter` wait for the copy of this key under way, or returns the block to be copied.
-    fn join(&self, registration: Registration, waiter: Waiter) -> Option<Outgoing> {
-        // Before the lock: a clone asks the pool.
-        let source = waiter.source.clone();
-        let mut state = self.state.lock();
-        let others = state.in_flight.entry(registration.key);
-        let under_way = matches!(others, Entry::Occupied(_));
-        others.or_default().push(waiter);
-        drop(state);
-        (!under_way).then_some(Outgoing { registration, source })
-    }
-
-    /// Sends blocks whose keys are in `in_flight` on their way; returns how many found no room.
-    fn begin(self: &Arc<Self>, outgoing: Vec<Outgoing>, ticket: &Arc<Ticket>) -> usize {
+    /// Sends blocks whose flights have begun on their way; returns whether there was room for all.
+    pub(super) fn begin(self: &Arc<Self>, outgoing: Vec<Outgoing>, ticket: &Arc<Ticket>) -> bool {
         if outgoing.is_empty() {
-            return 0;
+            return true;
         }
-        let keys: Vec<Key> = outgoing.iter().map(|block| block.registration.key).collect();
-        let present = self.lower.pool().contains(&keys);
+        let lower = self.lane.to.pool();
+        let keys: Vec<Key> = outgoing.iter().map(|block| block.errand.registration.key).collect();
         let mut wanted = Vec::with_capacity(outgoing.len());
-        for (block, present) in outgoing.into_iter().zip(present) {
+        for (block, present) in outgoing.into_iter().zip(lower.contains(&keys)) {
             if present {
-                let key = block.registration.key;
+                let flight = block.errand.flight;
                 drop(block);
-                self.finish(key, &Ok(Arrival::Present));
+                self.counters.present();
+                self.answer(flight, &Ok(Arrival::Present));
             } else {
                 wanted.push(block);
             }
         }
         let epoch = self.resets.enter();
-        let targets = self.lower.pool().allocate_up_to(wanted.len());
-        if !epoch.is_some_and(|epoch| self.resets.holds(epoch)) {
-            for block in wanted {
-                let (tier, block_id) = (self.upper.tier(), block.source.ids()[0]);
-                let stale = TransferError::Stale { tier, block_id };
-                let key = block.registration.key;
-                drop(block);
-                self.finish(key, &Err(stale));
-            }
-            return 0;
-        }
-        let refused = wanted.split_off(targets.len());
-        let count = refused.len();
-        for block in refused {
-            self.refuse(block);
-        }
-        self.submit(wanted, targets, ticket);
-        count
-    }
-
-    /// No room for this block: callers are told, the queue keeps it.
-    fn refuse(self: &Arc<Self>, block: Outgoing) {
-        let Outgoing { registration: Registration { key, .. }, source } = block;
-        let blocks = Arc::new(source.downgrade());
-        drop(source);
-        let error = TransferError::NoRoom { tier: self.lower.tier() };
-        let wanted_by_callers = self.finish(key, &Err(error));
-        if wanted_by_callers {
-            return;
-        }
-        let mut state = self.state.lock();
-        if !state.closed
-            && state.queue.len() < self.options.queue_blocks
-            && state.queued.insert(key)
-        {
-            state.queue.push_back(Queued { key, blocks, position: 0 });
-        }
-    }
-
-    fn submit(
-        self: &Arc<Self>,
-        blocks: Vec<Outgoing>,
-        targets: MutableSlots,
-        ticket: &Arc<Ticket>,
-    ) {
-        if blocks.is_empty() {
-            return;
-        }
-        let pairs = blocks.iter().zip(targets.ids());
-        let pairs =
-            pairs.map(|(block, &to)| BlockPair { from: block.source.ids()[0], to }).collect();
-        let plan =
-            TransferPlan::new(self.upper.memory().clone(), self.lower.memory().clone(), pairs);
-        let plan = match plan {
-            Ok(plan) => plan,
-            Err(error) => {
-                let error = TransferError::from(error);
-                for block in blocks {
-                    self.finish(block.registration.key, &Err(error.clone()));
-                }
-                return;
+        let targets = lower.allocate_up_to(wanted.len());
+        let between_resets = epoch.is_some_and(|epoch| self.resets.holds(epoch));
+        let begun = if between_resets { targets.len() } else { 0 };
+        let refused = wanted.split_off(begun);
+        let refused = refused.into_iter().map(|block| {
+            let error = if between_resets {
+                TransferError::NoRoom { tier: self.lane.to.tier() }
+            } else {
+                self.stale(&block.source)
+            };
+            (block, error)
+        });
+        let mut refused: Vec<_> = refused.collect();
+        let rows = wanted.into_iter().zip(targets.into_singles());
+        let rows = rows.map(|(Outgoing { source, errand }, target)| Row { source, target, errand });
+        let edge = Arc::downgrade(self);
+        let land = move |row: Row<Errand>, report| {
+            // Without its edge nobody waits: the row is dropped, which frees its slots.
+            if let Some(edge) = edge.upgrade() {
+                edge.land(row, report);
             }
         };
-        let count = blocks.len();
-        let registrations: Vec<_> = blocks.iter().map(|block| block.registration).collect();
-        let rows = blocks.into_iter().zip(targets.into_singles());
-        let rows: Vec<_> = rows.map(|row| Mutex::new(Some(row))).collect();
-        let edge = self.clone();
-        let reports = InOrder::new(count, move |index, report| {
-            let Some((block, target)) = rows[index].lock().take() else { return };
-            edge.land(block, target, report);
-        });
-        let job = Job::new(plan, ticket.clone(), Arc::new(reports));
-        if let Err((error, job)) = self.engine.submit(job) {
-            drop(job);
-            for registration in registrations {
-                self.finish(registration.key, &Err(error.clone()));
+        let sent = self.lane.send(rows.collect(), ticket, land);
+        if let Err((error, rows)) = sent {
+            let rows =
+                rows.into_iter().map(|Row { source, errand, .. }| Outgoing { source, errand });
+            let blocks = rows.map(|block| (block, error.clone()));
+            refused.splice(..0, blocks);
+        }
+        let all = refused.is_empty();
+        // The last first: each goes back to the head of the queue.
+        for (block, error) in refused.into_iter().rev() {
+            self.refuse(block, error);
+        }
+        all
+    }
+
+    /// This block cannot begin now, for want of room or because of a reset: callers are told, the
+    /// queue keeps it.
+    fn refuse(self: &Arc<Self>, block: Outgoing, error: TransferError) {
+        let Outgoing { source, errand } = block;
+        drop(source);
+        let not_now = matches!(
+            error,
+            TransferError::NoRoom { .. }
+                | TransferError::QueueFull { .. }
+                | TransferError::Stale { .. }
+        );
+        match errand.queued {
+            Some(handle) if not_now => {
+                // A newer handle to the same key may be in the queue; none is taken at the end.
+                let (unwanted, closed) = {
+                    let mut state = self.state.lock();
+                    if state.closed {
+                        (Some(handle), true)
+                    } else {
+                        (state.queue.put_back(errand.registration.key, handle), false)
+                    }
+                };
+                drop(unwanted);
+                self.counters.dropped(usize::from(closed));
+                self.answer(errand.flight, &Err(error));
             }
+            _ => self.fail(errand.flight, error),
         }
     }
 
     /// A copy has ended: seal and publish the block, then tell who waits.
-    fn land(
-        self: &Arc<Self>,
-        block: Outgoing,
-        target: MutableSlots,
-        report: Result<Box<[u64]>, TransferError>,
-    ) {
-        let Outgoing { registration, source } = block;
-        let result = report.and_then(|sums| {
-            let stale = |tier, block_id| TransferError::Stale { tier, block_id };
-            // A reset during the copy: the bytes are of the past, whichever tier it hit.
-            if source.are_current() != [true] {
-                return Err(stale(self.upper.tier(), source.ids()[0]));
-            }
-            let slot = target.ids()[0];
-            self.lower.seal(slot, registration.key, sums);
-            match self.lower.pool().register(target, &[registration]) {
-                Ok(stored) => {
-                    // Registered and held by nobody: inactive, and matchable from here on.
-                    drop(stored);
-                    Ok(Arrival::Copied)
-                }
-                Err((_, target)) => {
-                    drop(target);
-                    Err(stale(self.lower.tier(), slot))
-                }
+    fn land(self: &Arc<Self>, row: Row<Errand>, report: Report) {
+        let Row { source, target, errand } = row;
+        let stored =
+            report.and_then(|sums| self.publish(&source, target, errand.registration, sums));
+        // Whoever is told finds both sides released: unless more of its batch is to come, the
+        // block is inactive now, and matchable from here on.
+        drop(source);
+        let result = stored.map(|stored| {
+            if let Some(handle) = &errand.queued {
+                handle.batch.hold(stored);
             }
         });
-        if result.is_ok() {
-            self.counters.arrived(self.lower.memory().layout().block_bytes());
+        drop(errand.queued);
+        match result {
+            Ok(()) => {
+                self.counters.arrived(self.lane.to.memory().layout().block_bytes());
+                self.answer(errand.flight, &Ok(Arrival::Copied));
+            }
+            Err(error) => self.fail(errand.flight, error),
         }
-        drop(source);
-        self.finish(registration.key, &result);
         self.pump();
     }
 
-    /// The copy of `key` has ended or will not be. Tells who waits; callers whose own ticket still
-    /// holds are served by another copy if this one was given up by somebody else. Returns whether
-    /// any caller waited.
-    fn finish(self: &Arc<Self>, key: Key, result: &BlockResult) -> bool {
-        let waiters = {
-            let mut state = self.state.lock();
-            state.in_flight.remove(&key).unwrap_or_default()
-        };
-        self.idle.notify_all();
-        if let Err(error) = result {
-            self.counters.failed(error);
+    fn publish(
+        &self,
+        source: &ImmutableSlots,
+        target: MutableSlots,
+        registration: Registration,
+        sums: Box<[u64]>,
+    ) -> Result<ImmutableSlots, TransferError> {
+        // A reset during the copy: the bytes are of the past, whichever tier it hit.
+        if source.are_current() != [true] {
+            return Err(self.stale(source));
         }
-        let given_up =
-            matches!(result, Err(TransferError::Cancelled | TransferError::DeadlineExceeded));
-        let waited = !waiters.is_empty();
-        for waiter in waiters {
-            if given_up && waiter.sink.ticket().stopped().is_none() {
+        let lower = &self.lane.to;
+        let block_id = target.ids()[0];
+        lower.seal(block_id, registration.key, sums);
+        let registered = lower.pool().register(target, &[registration]);
+        registered.map_err(|_| TransferError::Stale { tier: lower.tier(), block_id })
+    }
+
+    fn fail(self: &Arc<Self>, flight: Flight, error: TransferError) {
+        self.counters.failed(&error);
+        self.answer(flight, &Err(error));
+    }
+
+    /// The copy has ended or will not be. Tells who waits; those whom the reason does not concern
+    /// get a copy of their own.
+    pub(super) fn answer(self: &Arc<Self>, flight: Flight, result: &BlockResult) {
+        let waiters = self.state.lock().flights.end(flight);
+        for mut waiter in waiters {
+            let again = result.as_ref().err().and_then(|error| waiter.another_try(error));
+            if let Some(source) = again {
                 let ticket = waiter.sink.ticket().clone();
-                let registration = waiter.source.registrations()[0];
-                if let Some(outgoing) = self.join(registration, waiter) {
-                    self.begin(vec![outgoing], &ticket);
-                }
+                let registration = source.registrations()[0];
+                let outgoing = self.join(vec![(waiter, source, registration)], self.lane.resets());
+                self.begin(outgoing, &ticket);
             } else {
-                let Waiter { sink, index, source } = waiter;
-                // Before the caller is told: once its transfer is over, its handles are the only
-                // ones, and dropping them makes room at once.
-                drop(source);
-                sink.set(index, result.clone());
+                waiter.tell(result.clone());
             }
         }
-        waited
+    }
+
+    fn stale(&self, source: &ImmutableSlots) -> TransferError {
+        TransferError::Stale { tier: self.lane.from.tier(), block_id: source.ids()[0] }
     }
 }

@@ -7,8 +7,7 @@ use super::seals::SealTable;
 use crate::{
     config::Tier,
     eviction::SlotId,
-    layout::LayoutError,
-    pool::{ImmutableSlots, MutableSlots, SlotPool},
+    pool::{ImmutableSlots, MutableSlots, PoolError, Registration, SlotPool},
     seal::{Fingerprint, Seal},
     sync::Arc,
     tokens::Key,
@@ -35,7 +34,7 @@ impl TierBlocks {
         Self { pool, memory, fingerprint, seals: None }
     }
 
-    /// A tier whose blocks arrive from above and are sealed as they do.
+    /// A tier whose blocks are sealed as they arrive, from above or from whoever fills them.
     pub(crate) fn sealed(
         pool: SlotPool,
         memory: Arc<BlockMemory>,
@@ -66,6 +65,51 @@ impl TierBlocks {
         &self.fingerprint
     }
 
+    /// Whether `blocks` are of this tier.
+    ///
+    /// # Errors
+    /// [`PoolError::ForeignHandle`].
+    pub(crate) fn check_owner(&self, blocks: &ImmutableSlots) -> Result<(), PoolError> {
+        self.own(blocks.belongs_to(&self.pool))
+    }
+
+    /// Whether `slots` are of this tier.
+    ///
+    /// # Errors
+    /// [`PoolError::ForeignHandle`].
+    pub(crate) fn check_target(&self, slots: &MutableSlots) -> Result<(), PoolError> {
+        self.own(slots.belongs_to(&self.pool))
+    }
+
+    fn own(&self, own: bool) -> Result<(), PoolError> {
+        if own { Ok(()) } else { Err(PoolError::ForeignHandle { tier: self.tier() }) }
+    }
+
+    /// Registers blocks that their owner has filled. In a sealed tier this reads them once, on the
+    /// calling thread, to seal them; memory that the CPU cannot reach stays unsealed, and a block
+    /// without a seal is never handed up.
+    ///
+    /// # Errors
+    /// As [`SlotPool::register`].
+    pub(crate) fn register(
+        &self,
+        slots: MutableSlots,
+        registrations: &[Registration],
+    ) -> Result<ImmutableSlots, (PoolError, MutableSlots)> {
+        if self.seals.is_some()
+            && self.check_target(&slots).is_ok()
+            && self.memory.check_accessible().is_ok()
+        {
+            for (&id, registration) in slots.ids().iter().zip(registrations) {
+                // SAFETY: `slots` is the one owner of the slot, and the memory is accessible.
+                if let Ok(sums) = unsafe { sum_block(&self.memory, id) } {
+                    self.seal(id, registration.key, sums);
+                }
+            }
+        }
+        self.pool.register(slots, registrations)
+    }
+
     /// Seals `slot`, which the caller owns, as the block `key` with these tile sums.
     pub(super) fn seal(&self, slot: SlotId, key: Key, sums: Box<[u64]>) {
         if let Some(seals) = &self.seals {
@@ -85,14 +129,18 @@ impl TierBlocks {
     /// sealed. Costs a pass over the bytes on the calling thread.
     ///
     /// # Errors
-    /// [`LayoutError`] when a handle is of another tier.
-    pub fn verify(&self, blocks: &ImmutableSlots) -> Result<Vec<bool>, LayoutError> {
+    /// [`TransferError::Foreign`] for blocks of another tier, [`TransferError::Storage`] where the CPU
+    /// cannot reach the bytes.
+    pub fn verify(&self, blocks: &ImmutableSlots) -> Result<Vec<bool>, TransferError> {
+        let foreign = |_| TransferError::Foreign { tier: self.tier() };
+        self.check_owner(blocks).map_err(foreign)?;
+        self.memory.check_accessible()?;
         let registrations = blocks.registrations();
         let pairs = blocks.ids().iter().zip(registrations);
         pairs
             .map(|(&id, registration)| {
-                // SAFETY: the block is held, so nobody writes its slot; a sealed tier's memory is
-                // accessible, which its construction checked.
+                // SAFETY: the block of this tier is held, so nobody writes its slot; the memory is
+                // accessible.
                 let sums = unsafe { sum_block(&self.memory, id) }?;
                 Ok(self.proves(id, registration.key, &sums))
             })
@@ -122,8 +170,12 @@ impl TierBlocks {
     }
 
     /// Tests the memory of quarantined slots with two patterns and puts those that hold them back
-    /// into service. Returns (returned, still quarantined).
+    /// into service. Returns (returned, still quarantined); memory that the CPU cannot reach is
+    /// not tested.
     pub fn scrub(&self) -> (usize, usize) {
+        if self.memory.check_accessible().is_err() {
+            return (0, self.pool.metrics().quarantined as usize);
+        }
         let quarantined = self.pool.take_quarantined();
         let (mut good, mut bad) = (0, 0);
         for slot in quarantined.into_singles() {
@@ -142,7 +194,8 @@ impl TierBlocks {
         slot.ids().iter().all(|&id| {
             let Ok(spans) = layout.spans(id as usize, 0..layout.num_layers()) else { return false };
             spans.into_iter().all(|span| {
-                // SAFETY: the slot is owned mutably, the span is inside its memory.
+                // SAFETY: the slot is owned mutably, the span is inside its memory, which is
+                // accessible.
                 let bytes =
                     unsafe { std::slice::from_raw_parts_mut(self.memory.address(span), span.len) };
                 [0x55_u8, 0xaa].into_iter().all(|pattern| {

@@ -118,7 +118,7 @@ impl ImmutableSlots {
         &self.pool
     }
 
-    /// Whether the slots are of this pool.
+    /// Whether the blocks are of this pool.
     pub fn belongs_to(&self, pool: &SlotPool) -> bool {
         self.pool.owns(pool)
     }

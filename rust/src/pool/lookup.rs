@@ -35,15 +35,16 @@ impl State {
         engine_keys: Option<&[EngineKey]>,
         out: &mut Ids,
     ) {
-        let found = self.find_all(keys).map_while(|found| found);
-        match engine_keys {
-            None => out.extend(found),
-            Some(wanted) => {
-                let is_wanted = |(position, id): &(usize, SlotId)| {
-                    self.engine_key(*id) == wanted.get(*position).copied()
-                };
-                out.extend(found.enumerate().take_while(is_wanted).map(|(_, id)| id));
+        for (position, found) in self.find_all(keys).enumerate() {
+            let Some(id) = found else { break };
+            let wanted = engine_keys.map(|wanted| wanted.get(position).copied());
+            if wanted.is_some_and(|wanted| wanted != self.engine_key(id)) {
+                break;
             }
+            if position == 0 {
+                out.reserve(keys.len());
+            }
+            out.push(id);
         }
         self.pin(out);
         self.totals.hits += out.len() as u64;
@@ -53,25 +54,23 @@ impl State {
 
     /// Adds a reader to blocks that were asked for.
     fn pin(&mut self, ids: &[SlotId]) {
+        let mut woken = 0;
         for &id in ids {
             let slot = &mut self.slots[id as usize];
             slot.refs = slot.refs.saturating_add(1);
-            let idle = slot.life == Life::Inactive;
+            let was_idle = slot.life == Life::Inactive;
             slot.life = Life::Active;
-            if idle {
-                self.inactive -= 1;
-                self.active += 1;
-            }
-            match (slot.tracking, idle) {
-                (Tracking::Tracked, true) => self.batch.slots.push(id),
-                (Tracking::Tracked, false) => self.policy.touch(id),
-                (Tracking::Untracked | Tracking::Asked, _) => slot.tracking = Tracking::Asked,
+            woken += usize::from(was_idle);
+            if slot.tracking != Tracking::Tracked {
+                slot.tracking = Tracking::Asked;
+            } else if was_idle {
+                self.policy.pin(id);
+            } else {
+                self.policy.touch(id);
             }
         }
-        if !self.batch.slots.is_empty() {
-            self.policy.pin_all(&self.batch.slots);
-            self.batch.slots.clear();
-        }
+        self.inactive -= woken;
+        self.active += woken;
     }
 
     /// Adds a reader to slots that a live handle holds already.

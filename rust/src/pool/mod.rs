@@ -38,6 +38,8 @@ mod ring;
 mod shared;
 mod slot;
 mod state;
+#[cfg(doctest)]
+mod typestate;
 mod weak;
 
 pub use error::PoolError;

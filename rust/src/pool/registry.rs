@@ -6,7 +6,7 @@
 use super::{
     Registration, chain, ring,
     slot::{Life, NONE, Standing, pack},
-    state::State,
+    state::{Ids, State},
 };
 use crate::{events::EventKind, eviction::SlotId, tokens::Key};
 
@@ -18,7 +18,7 @@ impl State {
     pub(super) fn register(&mut self, ids: &[SlotId], registrations: &[Registration]) {
         self.mutable -= ids.len();
         self.active += ids.len();
-        let mut first_copies = std::mem::take(&mut self.batch.slots);
+        let mut first_copies = Ids::new();
         let mut previous: Option<(Key, SlotId)> = None;
         for registration in registrations.iter().take(AHEAD) {
             self.index.prefetch(self.mix(registration.key));
@@ -47,8 +47,6 @@ impl State {
         }
         self.totals.registrations += first_copies.len() as u64;
         self.record(EventKind::Registered, &first_copies);
-        first_copies.clear();
-        self.batch.slots = first_copies;
     }
 
     fn name(&mut self, id: SlotId, registration: &Registration) {

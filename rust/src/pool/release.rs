@@ -25,16 +25,11 @@ impl State {
                 slot.life = Life::Inactive;
                 self.inactive += 1;
                 match std::mem::replace(&mut slot.tracking, Tracking::Tracked) {
-                    Tracking::Tracked => {
-                        self.flush_inserts();
-                        self.batch.slots.push(id);
-                    }
+                    Tracking::Tracked => self.policy.unpin(id),
                     before => {
-                        self.flush_unpins();
                         let digest = self.digest(id);
-                        self.batch.blocks.push((id, digest));
+                        self.policy.insert(id, digest);
                         if before == Tracking::Asked {
-                            self.flush_inserts();
                             self.policy.touch(id);
                         }
                     }
@@ -42,26 +37,6 @@ impl State {
             } else {
                 self.release_unlisted(id);
             }
-        }
-        self.flush_inserts();
-        self.flush_unpins();
-    }
-
-    // The policy gets its blocks in runs of one kind, so that their order is that of the calls.
-
-    #[inline]
-    fn flush_inserts(&mut self) {
-        if !self.batch.blocks.is_empty() {
-            self.policy.insert_all(&self.batch.blocks);
-            self.batch.blocks.clear();
-        }
-    }
-
-    #[inline]
-    fn flush_unpins(&mut self) {
-        if !self.batch.slots.is_empty() {
-            self.policy.unpin_all(&self.batch.slots);
-            self.batch.slots.clear();
         }
     }
 

@@ -43,15 +43,6 @@ pub(super) struct State {
     /// What only grows; the gauges in it are filled in by `metrics`.
     pub(super) totals: PoolMetrics,
     pub(super) events: Option<Arc<EventStream>>,
-    /// What one call collects for the policy; empty between calls.
-    pub(super) batch: Batch,
-}
-
-/// Slots on their way to the policy, which takes many at once faster than one by one.
-#[derive(Default)]
-pub(super) struct Batch {
-    pub(super) slots: Vec<SlotId>,
-    pub(super) blocks: Vec<(SlotId, u64)>,
 }
 
 impl State {
@@ -66,16 +57,17 @@ impl State {
         events: Option<Arc<EventStream>>,
     ) -> Option<Self> {
         // Room is reserved for all, so that growing never copies; it is committed as it is used.
-        let (mut slots, mut parents) = (Vec::new(), Vec::new());
+        let (mut slots, mut parents, mut free) = (Vec::new(), Vec::new(), Vec::new());
         slots.try_reserve_exact(capacity).ok()?;
         parents.try_reserve_exact(capacity).ok()?;
+        free.try_reserve_exact(capacity).ok()?;
         Some(Self {
             tier,
             capacity,
             slots,
             parents,
             engine_keys: Vec::new(),
-            free: Vec::new(),
+            free,
             index: BlockIndex::new(capacity as u32),
             mixer: Mixer::new(),
             policy,
@@ -87,7 +79,6 @@ impl State {
             generation: 0,
             totals: PoolMetrics::default(),
             events,
-            batch: Batch::default(),
         })
     }
 

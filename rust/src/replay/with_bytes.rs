@@ -157,7 +157,7 @@ impl<P: FnMut(Progress) -> ControlFlow<()>> Replay<'_, P> {
         mut blocks: ImmutableSlots,
         keys: &[SequenceHash],
     ) -> Result<Option<ImmutableSlots>, ReplayError> {
-        let views = self.device.single(blocks.clone());
+        let views = self.device.single(blocks.clone())?;
         for (index, (block, &key)) in views.iter().zip(keys).enumerate() {
             self.verified_blocks += 1;
             if !pattern::holds(key, block.block_view()?) {

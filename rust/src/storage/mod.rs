@@ -21,6 +21,7 @@
 #![allow(unsafe_code)]
 
 mod access;
+pub(crate) mod disk;
 mod error;
 mod kind;
 mod limits;
@@ -33,6 +34,7 @@ mod system;
 use std::fmt;
 
 pub use access::{StorageAccess, StorageMemset};
+pub use disk::{DiskAllocator, DiskStorage};
 pub use error::StorageError;
 pub use kind::StorageType;
 pub use limits::{AvailableMemory, MemoryLimit, available_memory, available_memory_in};

@@ -1,8 +1,9 @@
 //! What an engine is, and what it is given.
+#![allow(unsafe_code)]
 
 use std::time::Instant;
 
-use super::{TransferError, TransferPlan};
+use super::{TransferError, TransferPlan, shield::shielded};
 use crate::sync::{
     Arc,
     atomic::{AtomicBool, Ordering},
@@ -10,12 +11,18 @@ use crate::sync::{
 
 /// Executes plans.
 ///
-/// Contract: `submit` returns at once, whatever the length of the plan. Each pair of an accepted
-/// plan is reported exactly once, from any thread, and not before its bytes are in place and
-/// visible to whoever learns of the report. Once a job's ticket has stopped, pairs not yet begun
-/// are reported with the ticket's reason and not copied; a copy under way ends first. An engine
-/// that goes away reports what it never began as [`TransferError::EngineStopped`].
-pub trait TransferEngine: Send + Sync {
+/// `submit` returns at once, whatever the length of the plan. Each pair of an accepted plan is
+/// reported exactly once, from any thread, and not before its bytes are in place and visible to
+/// whoever learns of the report. Once a job's ticket has stopped, pairs not yet begun are reported
+/// with the ticket's reason and not copied; a copy under way ends first. An engine that goes away
+/// drops the jobs it has, which reports what it never began as [`TransferError::EngineStopped`].
+///
+/// # Safety
+///
+/// The slots of a pair are handed on when it is reported, or when its job is dropped. An engine
+/// touches them only before that, reads the source only, and uses no plan (clones included) beyond
+/// its job.
+pub unsafe trait TransferEngine: Send + Sync {
     /// Its name in errors, logs and metrics.
     fn name(&self) -> &str;
 
@@ -56,9 +63,16 @@ impl Job {
         &self.ticket
     }
 
-    /// Reports one pair.
+    /// Reports one pair. A receiver that panics loses this report.
     pub fn report(&self, index: usize, result: Result<Box<[u64]>, TransferError>) {
-        self.reports.report(index, result);
+        shielded("a receiver of reports", || self.reports.report(index, result));
+    }
+
+    /// Reports all pairs as failed for the same reason.
+    pub fn refuse(&self, error: &TransferError) {
+        for index in 0..self.plan.pairs().len() {
+            self.report(index, Err(error.clone()));
+        }
     }
 
     /// The parts, for a decorator that sends something else on.

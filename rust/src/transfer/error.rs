@@ -44,6 +44,16 @@ pub enum TransferError {
         /// The bound.
         limit: usize,
     },
+    /// The engine does not keep its contract.
+    #[error("{engine}: reported {found} sums for a block of {expected} tiles; correct the engine")]
+    WrongSums {
+        /// Name of the engine.
+        engine: String,
+        /// Sums it reported.
+        found: usize,
+        /// Tiles of a block.
+        expected: usize,
+    },
     /// The engine ended before the block was copied.
     #[error("the transfer engine was shut down before the block was copied")]
     EngineStopped,
@@ -60,6 +70,12 @@ pub enum TransferError {
     /// The two memories do not hold the same kind of block.
     #[error("the two layouts do not match")]
     Layout(#[from] LayoutError),
+    /// A block is of another tier, or of another manager.
+    #[error("the block belongs to another pool than that of this {tier} tier; use its own manager")]
+    Foreign {
+        /// The tier that was asked.
+        tier: Tier,
+    },
     /// A memory could not be reached.
     #[error("a memory of the transfer is not accessible")]
     Storage(#[from] StorageError),

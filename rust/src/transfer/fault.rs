@@ -120,22 +120,27 @@ impl FaultEngine {
 
     /// Starts what was held back, in order, and stalls no more.
     pub fn resume(&self) {
-        for job in self.stalled.lock().take().unwrap_or_default() {
+        // Sent with the lock released: a refusal is reported, and whoever learns of it may submit.
+        let held = self.stalled.lock().take().unwrap_or_default();
+        for job in held {
             send(&*self.inner, job);
         }
     }
+}
 
-    fn decide(&self, faults: &Faults, copy: u64) -> Fault {
-        let mut random = faults.seed ^ copy.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+impl Faults {
+    /// What happens to copy number `copy`.
+    fn decide(&self, copy: u64) -> Fault {
+        let mut random = self.seed ^ copy.wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let mut chance = |share: f64| {
             random = mix(random);
             (random >> 11) as f64 / ((1_u64 << 53) as f64) < share
         };
-        if chance(faults.errors) {
+        if chance(self.errors) {
             Fault::Error
-        } else if chance(faults.flips) {
-            Fault::Flip(mix(copy ^ faults.seed))
-        } else if chance(faults.tears) {
+        } else if chance(self.flips) {
+            Fault::Flip(mix(copy ^ self.seed))
+        } else if chance(self.tears) {
             Fault::Tear
         } else {
             Fault::None
@@ -143,13 +148,21 @@ impl FaultEngine {
     }
 }
 
-impl TransferEngine for FaultEngine {
+// SAFETY: jobs go to an engine that keeps the contract, or are refused uncopied. The target of a
+// pair is touched before the pair is passed on and before its report is, never after.
+unsafe impl TransferEngine for FaultEngine {
     fn name(&self) -> &str {
         &self.name
     }
 
     fn submit(&self, job: Job) -> Result<(), (TransferError, Job)> {
         let faults = self.faults.lock().clone();
+        if faults.flips > 0.0 || faults.tears > 0.0 {
+            // Corruption is done by the CPU.
+            if let Err(error) = job.plan().to().check_accessible() {
+                return Err((error.into(), job));
+            }
+        }
         let (plan, ticket, reports) = job.into_parts();
         let mut passed = Passed {
             outer: reports,
@@ -161,7 +174,7 @@ impl TransferEngine for FaultEngine {
         let mut pairs = Vec::new();
         for (index, &pair) in plan.pairs().iter().enumerate() {
             let copy = self.copies.fetch_add(1, Ordering::Relaxed);
-            let fault = self.decide(&faults, copy);
+            let fault = faults.decide(copy);
             if fault == Fault::Error {
                 self.injected.fetch_add(1, Ordering::Relaxed);
                 let error = TransferError::Injected { seed: faults.seed, copy };
@@ -184,8 +197,12 @@ impl TransferEngine for FaultEngine {
                 watch: Mutex::new(None),
             });
             let target: Arc<dyn Expire> = delayed.clone();
-            let due = Instant::now() + faults.latency;
-            let watch = self.timer.watch(due, Arc::downgrade(&target));
+            let due = Instant::now().checked_add(faults.latency);
+            let watch = due.and_then(|due| self.timer.watch(due, Arc::downgrade(&target)));
+            if watch.is_none() {
+                // No such time, or no thread to wait for it: late is better than never.
+                delayed.expire();
+            }
             *delayed.watch.lock() = watch;
             let mut waiting = self.delayed.lock();
             waiting.retain(|delayed| delayed.job.lock().is_some());
@@ -199,8 +216,9 @@ impl Drop for FaultEngine {
     fn drop(&mut self) {
         let stalled = self.stalled.lock().take().unwrap_or_default();
         let delayed = mem::take(&mut *self.delayed.lock());
-        for job in stalled.into_iter().chain(delayed.iter().filter_map(|d| d.job.lock().take())) {
-            refuse(&job, &TransferError::EngineStopped);
+        let delayed = delayed.iter().filter_map(|delayed| delayed.job.lock().take());
+        for job in stalled.into_iter().chain(delayed) {
+            job.refuse(&TransferError::EngineStopped);
         }
     }
 }
@@ -208,13 +226,7 @@ impl Drop for FaultEngine {
 /// A decorator cannot hand a job back once it has changed it: a refusal becomes its result.
 fn send(engine: &dyn TransferEngine, job: Job) {
     if let Err((error, job)) = engine.submit(job) {
-        refuse(&job, &error);
-    }
-}
-
-fn refuse(job: &Job, error: &TransferError) {
-    for index in 0..job.plan().pairs().len() {
-        job.report(index, Err(error.clone()));
+        job.refuse(&error);
     }
 }
 
@@ -254,7 +266,7 @@ struct Copy {
 
 impl Reports for Passed {
     fn report(&self, index: usize, result: Result<Box<[u64]>, TransferError>) {
-        let copy = &self.copies[index];
+        let Some(copy) = self.copies.get(index) else { return };
         let memory = self.plan.to();
         let result = result.and_then(|sums| {
             match copy.fault {

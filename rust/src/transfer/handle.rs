@@ -11,6 +11,7 @@ use std::{
 use super::{
     TransferError,
     engine::Ticket,
+    shield::shielded,
     timer::{DeadlineTimer, Expire, Watch},
 };
 use crate::sync::{Arc, Condvar, Mutex};
@@ -52,7 +53,8 @@ struct Shared {
 struct State {
     results: Vec<Option<BlockResult>>,
     pending: usize,
-    wakers: Vec<Waker>,
+    /// Of the task that polled last: a transfer has one owner.
+    waker: Option<Waker>,
     watch: Option<Watch>,
 }
 
@@ -67,12 +69,12 @@ pub(crate) fn transfer(
         state: Mutex::new(State {
             results: vec![None; blocks],
             pending: blocks,
-            wakers: Vec::new(),
+            waker: None,
             watch: None,
         }),
         over: Condvar::new(),
     });
-    if let Some(deadline) = deadline {
+    if let Some(deadline) = deadline.filter(|_| blocks > 0) {
         let expire: Arc<dyn Expire> = shared.clone();
         let watch = timer.watch(deadline, Arc::downgrade(&expire));
         shared.state.lock().watch = watch;
@@ -90,11 +92,13 @@ impl Shared {
         if placed == 0 || state.pending > 0 {
             return;
         }
-        let (wakers, watch) = (std::mem::take(&mut state.wakers), state.watch.take());
+        let (waker, watch) = (state.waker.take(), state.watch.take());
         drop(state);
         drop(watch);
         self.over.notify_all();
-        wakers.into_iter().for_each(Waker::wake);
+        if let Some(waker) = waker {
+            shielded("a waker", || waker.wake());
+        }
     }
 
     fn settle_rest(&self, error: &TransferError) {
@@ -117,12 +121,12 @@ impl TransferSink {
     }
 
     pub(crate) fn set(&self, index: usize, result: BlockResult) {
-        self.shared.settle(|results| match &mut results[index] {
-            Some(_) => 0,
-            missing => {
+        self.shared.settle(|results| match results.get_mut(index) {
+            Some(missing @ None) => {
                 *missing = Some(result);
                 1
             }
+            _ => 0,
         });
     }
 }
@@ -133,7 +137,7 @@ impl Transfer {
         let state = State {
             results: results.into_iter().map(Some).collect(),
             pending: 0,
-            wakers: Vec::new(),
+            waker: None,
             watch: None,
         };
         let shared =
@@ -204,13 +208,15 @@ impl Future for Transfer {
     type Output = Vec<BlockResult>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        // Wakers are foreign code: made before the lock, dropped after it.
+        let waker = context.waker().clone();
         let mut state = self.shared.state.lock();
         if state.pending == 0 {
             return Poll::Ready(state.all());
         }
-        if !state.wakers.iter().any(|waker| waker.will_wake(context.waker())) {
-            state.wakers.push(context.waker().clone());
-        }
+        let replaced = state.waker.replace(waker);
+        drop(state);
+        drop(replaced);
         Poll::Pending
     }
 }

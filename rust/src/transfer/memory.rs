@@ -1,6 +1,9 @@
 //! Blocks in memory: a layout and the storages it describes.
+#![allow(unsafe_code)]
 
 use std::fmt;
+
+use super::claims::Claims;
 
 use crate::{
     layout::{BlockLayout, Span},
@@ -17,6 +20,9 @@ use crate::{
 pub struct BlockMemory {
     layout: BlockLayout,
     tiling: SealTiling,
+    /// Nobody else makes blocks of the same bytes meanwhile. Before `storages`: given up while the
+    /// addresses are still taken, so that whoever maps them next finds them free.
+    _claims: Arc<Claims>,
     storages: Vec<Arc<dyn Storage>>,
 }
 
@@ -24,7 +30,9 @@ impl BlockMemory {
     /// Joins a layout and its storages.
     ///
     /// # Errors
-    /// [`StorageError::InvalidConfig`] when number or sizes do not fit the layout.
+    /// [`StorageError::InvalidConfig`] when there are not as many storages as the layout names, or
+    /// when other blocks lie in one of them; [`StorageError::OutOfBounds`] for one that is smaller
+    /// than the layout asks for.
     pub fn new(layout: BlockLayout, storages: Vec<Arc<dyn Storage>>) -> Result<Self, StorageError> {
         let needed = layout.storage_sizes();
         if needed.len() != storages.len() {
@@ -35,12 +43,9 @@ impl BlockMemory {
             });
         }
         for (storage, &needed) in storages.iter().zip(needed) {
-            if storage.size() < needed {
-                return Err(StorageError::InvalidConfig {
-                    field: "storage size",
-                    value: storage.size().to_string(),
-                    remedy: "give as many bytes as the layout asks for",
-                });
+            let size = storage.size();
+            if size < needed {
+                return Err(StorageError::OutOfBounds { offset: 0, len: needed, size });
             }
         }
         let regions = layout.num_layers() * layout.outer_dim();
@@ -51,7 +56,8 @@ impl BlockMemory {
                 remedy: "correct the shape of the blocks",
             }
         })?;
-        Ok(Self { layout, tiling, storages })
+        let claims = Arc::new(Claims::new(&storages)?);
+        Ok(Self { layout, tiling, storages, _claims: claims })
     }
 
     /// Where each block lies.
@@ -80,10 +86,15 @@ impl BlockMemory {
         })
     }
 
-    /// Address of a span of the layout.
+    /// Address of a span of the layout, good for the span's bytes where
+    /// [`check_accessible`](Self::check_accessible) says so and meaningless elsewhere. Using it
+    /// needs the handle of the slot that the span belongs to.
     pub(crate) fn address(&self, span: Span) -> *mut u8 {
-        debug_assert!(span.offset + span.len <= self.storages[span.storage].size());
-        (self.storages[span.storage].addr() as usize + span.offset) as *mut u8
+        let storage = &self.storages[span.storage];
+        debug_assert!(span.end() <= storage.size());
+        // SAFETY: only the address is taken here; whoever uses the bytes vouches for the slot.
+        let base = unsafe { storage.as_mut_ptr() };
+        base.wrapping_add(span.offset)
     }
 }
 

@@ -6,13 +6,19 @@
 //! it, verify it, publish it) is for the floor above: an engine moves bytes and tells the truth
 //! about them.
 //!
+//! Memory under a copy is never somebody else's. A plan is made by whoever keeps its slots, which is
+//! `unsafe` to promise, and an engine touches them only until it reports, which is `unsafe` to
+//! implement; everything between the two is safe.
+//!
 //! A [`Transfer`] is the caller's end: awaitable, waitable, cancellable, with a deadline and a
 //! result *per block*. The slots on both sides are owned by the job until its last report, also
-//! after cancel, deadline or drop, so memory under a copy is never somebody else's.
+//! after cancel, deadline or drop.
 //!
 //! Engines here: [`HostEngine`] (threads that copy between mapped memories) and [`FaultEngine`]
 //! (a decorator that makes any engine misbehave, by seed).
+#![allow(clippy::result_large_err, reason = "a refusal hands the job back")]
 
+mod claims;
 mod engine;
 mod error;
 mod fault;
@@ -22,6 +28,7 @@ pub mod kernel;
 mod memory;
 mod ordered;
 mod plan;
+mod shield;
 mod tiles;
 mod timer;
 
@@ -32,7 +39,7 @@ pub use handle::{Arrival, BlockResult, Transfer};
 pub(crate) use handle::{TransferSink, transfer};
 pub use host::HostEngine;
 pub use memory::BlockMemory;
-pub(crate) use ordered::InOrder;
+pub(crate) use ordered::{InOrder, Report};
 pub use plan::{BlockPair, TransferPlan};
 pub(crate) use tiles::sum_block;
 pub(crate) use timer::DeadlineTimer;

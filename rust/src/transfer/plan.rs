@@ -1,4 +1,5 @@
 //! What is to be copied, as data.
+#![allow(unsafe_code)]
 
 use super::BlockMemory;
 use crate::{eviction::SlotId, layout::LayoutError, sync::Arc};
@@ -25,7 +26,12 @@ impl TransferPlan {
     ///
     /// # Errors
     /// [`LayoutError`] when the blocks differ in shape or a slot is out of range.
-    pub fn new(
+    ///
+    /// # Safety
+    /// Whoever makes a plan keeps its slots for it: from the submission of a job until each pair
+    /// is reported or the job is dropped, nobody writes a source slot, and nobody else touches a
+    /// target slot, which is in no other pair.
+    pub unsafe fn new(
         from: Arc<BlockMemory>,
         to: Arc<BlockMemory>,
         pairs: Vec<BlockPair>,
@@ -39,7 +45,7 @@ impl TransferPlan {
         Ok(Self { from, to, pairs })
     }
 
-    /// The same route with other pairs, taken from this plan.
+    /// The same route with some of its pairs.
     pub(super) fn with_pairs(&self, pairs: Vec<BlockPair>) -> Self {
         Self { from: self.from.clone(), to: self.to.clone(), pairs }
     }

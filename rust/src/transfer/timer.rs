@@ -2,10 +2,12 @@
 //!
 //! A blocked thread watches the clock itself; a future has to be woken. One thread per manager
 //! sleeps until the next deadline of a transfer that is still running. It starts with the first
-//! deadline and ends with the timer; nothing waits for it.
+//! deadline and ends with the timer and the last watch, so a transfer that outlives its manager
+//! keeps its deadline; nothing waits for the thread.
 
 use std::{collections::BTreeMap, thread, time::Instant};
 
+use super::shield::shielded;
 use crate::sync::{Arc, Condvar, Mutex, Weak};
 
 /// Something with a deadline.
@@ -20,7 +22,7 @@ pub(crate) struct DeadlineTimer {
     owner: Arc<Owner>,
 }
 
-/// Ends the thread when the last timer handle goes; watches hold only the queue.
+/// Ends the thread when the last timer handle and the last watch are gone.
 struct Owner {
     queue: Arc<Queue>,
 }
@@ -40,7 +42,7 @@ struct State {
 
 /// One watched deadline; dropping it ends the watch.
 pub(super) struct Watch {
-    queue: Weak<Queue>,
+    owner: Arc<Owner>,
     key: (Instant, u64),
 }
 
@@ -75,7 +77,7 @@ impl DeadlineTimer {
         if is_next {
             queue.changed.notify_one();
         }
-        Some(Watch { queue: Arc::downgrade(queue), key })
+        Some(Watch { owner: self.owner.clone(), key })
     }
 }
 
@@ -95,7 +97,7 @@ impl Queue {
             let target = state.watched.remove(&key);
             drop(state);
             if let Some(target) = target.and_then(|target| target.upgrade()) {
-                target.expire();
+                shielded("what a deadline ends", || target.expire());
             }
             state = self.state.lock();
         }
@@ -111,8 +113,6 @@ impl Drop for Owner {
 
 impl Drop for Watch {
     fn drop(&mut self) {
-        if let Some(queue) = self.queue.upgrade() {
-            queue.state.lock().watched.remove(&self.key);
-        }
+        self.owner.queue.state.lock().watched.remove(&self.key);
     }
 }

@@ -25,7 +25,7 @@ use crate::{
 /// Copies of more bytes than this let other Python threads run.
 const BRIEF_BYTES: usize = 1 << 20;
 
-/// Device type and number as DLPack counts them. Pinned memory counts as ordinary memory, too:
+/// Device type and number as `DLPack` counts them. Pinned memory counts as ordinary memory, too:
 /// that is what consumers can take.
 pub(crate) fn device() -> (i32, i32) {
     (DEVICE_CPU, 0)

@@ -1,4 +1,4 @@
-//! Tensors across libraries without a copy: DLPack 1.1, and the older form without a version.
+//! Tensors across libraries without a copy: `DLPack` 1.1, and the older form without a version.
 //!
 //! Exports are written by hand so that each of these holds:
 //! - an export owns the slots it shows; they go back when it and all handles are gone;
