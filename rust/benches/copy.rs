@@ -2,7 +2,8 @@
 //!
 //! Blocks of 1 and 2 MiB (64 regions each, as 32 layers of K and V) are moved between two regions
 //! far larger than the cache, in random order on both sides, by two threads. Ours copies, sums
-//! every tile and seals every block; the reference only copies.
+//! every tile and seals every block; the reference only copies. Then the same blocks through a whole
+//! manager: down to the host tier (sealed, registered) and up again (verified, registered).
 #![allow(clippy::print_stdout, clippy::unwrap_used, missing_docs)]
 
 use std::ops::ControlFlow;
@@ -11,49 +12,19 @@ use std::thread;
 use dynamo_llm::block_manager::seal::{Crc, Fingerprint, Seal, SealTiling};
 use dynamo_llm::block_manager::storage::{Storage, StorageAccess, StorageMemset, SystemStorage};
 use dynamo_llm::block_manager::transfer::kernel;
+use dynamo_llm::block_manager::{
+    Key, KvBlockManager, KvBlockManagerConfig, KvManagerLayoutConfig, KvManagerModelConfig,
+    OnboardOptions, Registration, SequenceHash,
+    config::{Config, OffloadPolicy},
+    pool::ImmutableSlots,
+};
+use dynamo_llm::common::dtype::DType;
 
 const MIB: usize = 1 << 20;
 const REGIONS: usize = 64;
 const THREADS: usize = 2;
 
-mod figure {
-    use std::time::Instant;
-
-    const ROUNDS: usize = 7;
-
-    /// Times both sides alternately and prints one line of JSON with the medians, in `unit` (work
-    /// per second); a ratio above 1 means ours is faster.
-    pub(super) fn compare(
-        name: &str,
-        unit: &str,
-        work_per_round: f64,
-        mut ours: impl FnMut(),
-        reference_name: &str,
-        mut reference: impl FnMut(),
-    ) {
-        let mut rates = [const { Vec::new() }; 2];
-        let time = |side: &mut dyn FnMut(), rates: &mut Vec<f64>| {
-            let start = Instant::now();
-            side();
-            rates.push(work_per_round / start.elapsed().as_secs_f64());
-        };
-        ours();
-        reference();
-        for _ in 0..ROUNDS {
-            time(&mut ours, &mut rates[0]);
-            time(&mut reference, &mut rates[1]);
-        }
-        let [ours, reference] = rates.map(|mut rates| {
-            rates.sort_by(f64::total_cmp);
-            rates[rates.len() / 2]
-        });
-        let ratio = ours / reference;
-        println!(
-            "{{\"bench\":\"{name}\",\"ours\":{ours:.3},\"reference\":{reference:.3},\
-             \"reference_name\":\"{reference_name}\",\"unit\":\"{unit}\",\"ratio\":{ratio:.3}}}"
-        );
-    }
-}
+mod figure;
 
 /// Two regions and an order in which their blocks are paired.
 struct Scene {
@@ -108,6 +79,65 @@ fn shuffled(n: usize, seed: u64) -> Vec<usize> {
     order
 }
 
+/// A whole way: blocks of `block_bytes` down to the host tier and up again, through the manager.
+struct Way {
+    manager: KvBlockManager,
+    names: Vec<Registration>,
+    hashes: Vec<SequenceHash>,
+}
+
+impl Way {
+    fn new(total: usize, block_bytes: usize) -> Self {
+        let blocks = total / block_bytes;
+        let tier = || KvManagerLayoutConfig::builder().num_blocks(blocks).build();
+        let inner_dim = block_bytes / REGIONS / 16 / DType::FP16.size_bytes();
+        let model = KvManagerModelConfig::builder().num_layers(REGIONS / 2).page_size(16);
+        let mut settings = Config::default();
+        settings.offload.policy = OffloadPolicy::Manual;
+        settings.transfer.threads = Some(THREADS);
+        let config = KvBlockManagerConfig::builder()
+            .settings(settings)
+            .model(model.inner_dim(inner_dim).build())
+            .device_layout(tier())
+            .host_layout(tier())
+            .build()
+            .unwrap();
+        let manager = KvBlockManager::new_blocking(config).unwrap();
+        let order = shuffled(blocks, 3);
+        let hashes: Vec<_> =
+            order.into_iter().map(|n| SequenceHash::from_u128(n as u128 + 1)).collect();
+        let names = Registration::chain(&hashes, 0, None);
+        Self { manager, names, hashes }
+    }
+
+    /// Fills the device with blocks under all names; the host forgets.
+    fn fill(&self) -> ImmutableSlots {
+        self.manager.reset_blocking().unwrap();
+        let device = self.manager.device().unwrap();
+        let mut blocks = device.allocate_blocks_blocking(self.names.len()).unwrap();
+        // Memory that nobody has written is one page of zeros, which would be read from the cache.
+        for (number, block) in blocks.iter_mut().enumerate() {
+            block.block_view_mut().unwrap().fill(number as u8);
+        }
+        drop(device.register_blocks_as(blocks, &self.names).unwrap());
+        let keys: Vec<Key> = self.hashes.iter().copied().map(Key::from).collect();
+        device.match_slots(&keys).unwrap()
+    }
+
+    fn down(&self, blocks: &ImmutableSlots) {
+        self.manager.host().unwrap().reset_blocking().unwrap();
+        let results = self.manager.offload_slots(blocks).unwrap().wait(None).unwrap();
+        assert!(results.iter().all(Result::is_ok));
+    }
+
+    fn up(&self) {
+        self.manager.device().unwrap().reset_blocking().unwrap();
+        let found = self.manager.lookup(&self.hashes).unwrap();
+        let up = self.manager.onboard_slots(found, OnboardOptions::default()).unwrap();
+        assert_eq!(up.len(), self.hashes.len());
+    }
+}
+
 fn main() {
     // Without cargo's flag for benches this is a test run: the same code over little.
     let total = if std::env::args().any(|arg| arg == "--bench") { 512 * MIB } else { 8 * MIB };
@@ -136,6 +166,26 @@ fn main() {
             "GB/s",
             scene.source.size() as f64 / 1e9,
             || scene.each(sealed),
+            "parallel memcpy",
+            || scene.each(bare),
+        );
+        let way = Way::new(total, block_mib * MIB);
+        let blocks = way.fill();
+        let gigabytes = scene.source.size() as f64 / 1e9;
+        figure::compare(
+            &format!("offload_{block_mib}mib"),
+            "GB/s",
+            gigabytes,
+            || way.down(&blocks),
+            "parallel memcpy",
+            || scene.each(bare),
+        );
+        drop(blocks);
+        figure::compare(
+            &format!("onboard_{block_mib}mib"),
+            "GB/s",
+            gigabytes,
+            || way.up(),
             "parallel memcpy",
             || scene.each(bare),
         );

@@ -10,8 +10,8 @@ use super::{
 };
 use crate::layout::{MAX_INNER_DIM, MAX_NUM_LAYERS, MAX_OUTER_DIM, MAX_PAGE_SIZE};
 
-/// Most blocks of a tier: slots are numbered in 32 bits, and the last number means none.
-const MAX_BLOCKS: usize = u32::MAX as usize - 1;
+/// Most blocks of a tier: what a pool can number, with headroom in its index.
+const MAX_BLOCKS: usize = 1 << 30;
 /// Most copy threads; more than any machine profits from.
 const MAX_THREADS: usize = 1024;
 /// Longest deadline: a day.
