@@ -10,6 +10,8 @@ SHELL := /bin/bash
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+TORCH := .venv-torch
+TORCH_VERSION := 2.13.0
 TRACE := examples/traces/mooncake_conversation.jsonl
 
 # cargo-nextest where it is installed (prettier, and it kills what hangs), cargo's own runner where
@@ -46,6 +48,17 @@ loom: ## every interleaving of the handle races
 test-python: tools ## the wheel, installed, from the outside: package, command line, README
 	$(BIN)/python -m pytest
 
+# torch is several gigabytes, so it has an environment of its own and no part in `make test`.
+.PHONY: test-torch
+test-torch: wheel ## the tests that exchange tensors and tokens with torch, in .venv-torch
+	@test -x $(TORCH)/bin/python || $(PYTHON) -m venv $(TORCH)
+	$(TORCH)/bin/python -m pip --disable-pip-version-check --quiet install \
+	  'torch==$(TORCH_VERSION)' "$$(echo dist/dynamo_llm-*.whl)[test]"
+	$(TORCH)/bin/python -m pip --disable-pip-version-check --quiet install \
+	  --force-reinstall --no-deps dist/dynamo_llm-*.whl
+	$(TORCH)/bin/python -m pytest tests/test_dlpack.py tests/test_borrow.py tests/test_hashing.py
+	$(TORCH)/bin/python examples/numpy_torch.py
+
 .PHONY: book
 book: $(MDBOOK) ## the book into book/book, the reference of the crate into target/doc
 	$(MDBOOK) build book
@@ -64,6 +77,10 @@ bench: ## benchmarks; each figure is one line of JSON with its reference from th
 .PHONY: bench-disk
 bench-disk: ## the disk tier's I/O beside plain direct I/O; DYNAMO_BENCH_DIR names the drive
 	cargo bench --locked --bench disk
+
+.PHONY: bench-python
+bench-python: wheel ## the verbs from Python beside the same bare work on dicts and lists
+	$(BIN)/python tests/bench_python.py
 
 .PHONY: lint
 lint: lint-rust lint-python ## formatting, clippy, ruff, mypy, and cargo-deny where installed
@@ -104,5 +121,5 @@ $(VENV)/.maturin: pyproject.toml
 
 .PHONY: clean
 clean: ## remove what was built, .venv too
-	rm -rf $(VENV) target dist book/book .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(TORCH) target dist book/book .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find python tests examples -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -468,8 +468,8 @@ def test_ctrl_c_during_a_wait_ends_the_process_as_it_should() -> None:
         import signal
         signal.signal(signal.SIGINT, signal.default_int_handler)
         transfer = manager.offload(device.register_blocks(manager.allocate_blocks(64), hashes))
-        threading.Timer(0.002, os.kill, (os.getpid(), signal.SIGINT)).start()
         try:
+            threading.Timer(0.002, os.kill, (os.getpid(), signal.SIGINT)).start()
             while True:
                 transfer.result()
         except KeyboardInterrupt:

@@ -7,10 +7,14 @@ Everything may be used from several threads at once. What waits or takes long re
 interpreter lock, and Ctrl-C ends a wait. After `close()` every verb raises `BlockManagerError`. In
 a forked child every verb raises `BlockManagerError` too, and nothing is released there: start
 workers with `spawn`, or make the manager after the fork.
+
+A verb that ends in `_async` is the one without, to await in an asyncio event loop, which goes on
+meanwhile. It takes, returns and raises the same, and begins when it is awaited or made a task.
+Cancelling the await gives up what it waits for.
 """
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import (
     Any,
@@ -72,6 +76,8 @@ class _Tensor(Protocol):
     def __dlpack__(self) -> Callable[..., Any]: ...
     def __dlpack_device__(self) -> tuple[Any, int]: ...
 
+_Tensors: TypeAlias = _Tensor | Sequence[_Tensor] | Sequence[tuple[_Tensor, _Tensor]]
+_Axis: TypeAlias = Literal["layer", "block", "outer", "token", "head", "element"]
 _Tokens: TypeAlias = Sequence[int] | Buffer | _Array | _Tensor
 
 class DynamoError(Exception):
@@ -495,6 +501,9 @@ class BlockPool:
             NotEnoughBlocksError: Fewer than `n` are available; the message states both numbers.
         """
 
+    async def allocate_blocks_async(self, n: int) -> BlockList:
+        """`allocate_blocks`, to await; wiping many blocks takes place on another thread."""
+
     def register_blocks(
         self, blocks: _Blocks, hashes: _Hashes | None = None, *, allow_aliases: bool = False
     ) -> BlockList:
@@ -516,8 +525,16 @@ class BlockPool:
             BlockManagerError: A block is not writable, has no hash, or still has a writable export.
         """
 
+    async def register_blocks_async(
+        self, blocks: _Blocks, hashes: _Hashes | None = None, *, allow_aliases: bool = False
+    ) -> BlockList:
+        """`register_blocks`, to await. Once it has begun it is completed."""
+
     def match_sequence_hashes(self, hashes: _Hashes) -> BlockList:
         """Find and hold the longest prefix of `hashes` that this tier has; perhaps nothing."""
+
+    async def match_sequence_hashes_async(self, hashes: _Hashes) -> BlockList:
+        """`match_sequence_hashes`, to await."""
 
 @final
 class Match:
@@ -549,7 +566,11 @@ class Match:
 
 @final
 class Transfer:
-    """A copy under way. It ends in its own time; dropping this neither waits nor cancels."""
+    """A copy under way. It ends in its own time; dropping this neither waits nor cancels.
+
+    In an asyncio event loop `await transfer` is `result()`. Cancelling the await, by
+    `asyncio.timeout` too, cancels the transfer; `asyncio.shield` protects it.
+    """
 
     def result(self, timeout: float | None = None) -> list[str]:
         """Wait for the end and return a status per block, in order: `"ok"`, or what went wrong.
@@ -560,6 +581,19 @@ class Transfer:
         Raises:
             WaitTimeoutError: The copy has not ended yet; it goes on. It is a `TimeoutError`.
         """
+
+    async def result_async(self, timeout: float | None = None) -> list[str]:
+        """`result`, to await. Cancelling the await cancels the transfer; `timeout` lets it go on.
+
+        Args:
+            timeout: Seconds to wait; `None` waits until the end, which has a deadline of its own.
+
+        Raises:
+            WaitTimeoutError: The copy has not ended yet; it goes on. It is a `TimeoutError`.
+        """
+
+    def __await__(self) -> Generator[Any, None, list[str]]:
+        """Await a status per block; cancelling the await cancels the transfer."""
 
     def done(self) -> bool:
         """Whether every block has its status."""
@@ -574,7 +608,8 @@ class BlockManager:
     """Blocks in tiers: allocate, register, look up, offload, onboard.
 
     The device tier is GPU memory; on a machine with no GPU it is ordinary memory, and `status()`
-    says so. Memory is committed when it is first touched, and zero until then.
+    says so; or it lies in tensors that are there already. Memory is committed when it is first
+    touched, and zero until then.
     """
 
     def __new__(
@@ -599,6 +634,9 @@ class BlockManager:
         prefault: bool = False,
         zero_on_allocate: bool = False,
         strict: bool = False,
+        device_tensors: _Tensors | None = None,
+        axes: Sequence[_Axis] | None = None,
+        memory_order: Sequence[_Axis] | None = None,
     ) -> Self:
         """Make a manager.
 
@@ -628,9 +666,20 @@ class BlockManager:
             prefault: Commit all memory now, in parallel, instead of at first touch.
             zero_on_allocate: Wipe a slot also when it is used again, which costs a pass over it.
             strict: Treat warnings about the settings as errors.
+            device_tensors: The device tier lies in these tensors (an engine's own cache) instead of
+                memory of its own: one for all layers, one for each, or a pair (K, V) for each.
+                Writable, in host memory, through DLPack: of `dtype`, or of integers of its width,
+                or of bytes. Their blocks are the tier's, so `device_blocks` is not stated. They are
+                kept until the last block, copy and manager is gone, and given back on a Python
+                thread: when the manager is dropped, at the next call or at the exit.
+            axes: What each dimension of a tensor counts: `layer`, `block`, `outer` (K and V),
+                `token`, `head`, `element`. Without it the sizes of the model decide, where they
+                leave one reading.
+            memory_order: The axes by stride, largest first, beside `axes` or instead of them.
 
         Raises:
-            ConfigError: A value is out of range or unknown; every problem is named at once.
+            ConfigError: A value is out of range or unknown; every problem is named at once. Or a
+                tensor is read-only, elsewhere, of other blocks, or can be read in two ways.
             StorageError: The memory could not be had.
         """
 
@@ -641,8 +690,13 @@ class BlockManager:
         *,
         device_id: int = 0,
         zero_on_allocate: bool = False,
+        device_tensors: _Tensors | None = None,
+        axes: Sequence[_Axis] | None = None,
+        memory_order: Sequence[_Axis] | None = None,
     ) -> Self:
         """Make a manager from a TOML file, or from a dict of the same shape.
+
+        What no file can hold is an argument, as for the constructor.
 
         Raises:
             ConfigError: The file cannot be read, or a setting is unknown or impossible.
@@ -650,8 +704,18 @@ class BlockManager:
         """
 
     @classmethod
-    def from_env(cls, *, device_id: int = 0, zero_on_allocate: bool = False) -> Self:
+    def from_env(
+        cls,
+        *,
+        device_id: int = 0,
+        zero_on_allocate: bool = False,
+        device_tensors: _Tensors | None = None,
+        axes: Sequence[_Axis] | None = None,
+        memory_order: Sequence[_Axis] | None = None,
+    ) -> Self:
         """Make a manager from the variables `DYNAMO_LLM_*`, over the file in `DYNAMO_LLM_CONFIG`.
+
+        What no variable can hold is an argument, as for the constructor.
 
         Unknown variables with that prefix are warnings in `findings`.
 
@@ -674,6 +738,9 @@ class BlockManager:
     def allocate_blocks(self, n: int) -> BlockList:
         """Take `n` writable blocks of the device tier; see `BlockPool.allocate_blocks`."""
 
+    async def allocate_blocks_async(self, n: int) -> BlockList:
+        """`allocate_blocks`, to await; wiping many blocks takes place on another thread."""
+
     def get_device_pool(self) -> BlockPool | MaybeNone:
         """The device tier; `None` where it is off."""
 
@@ -685,6 +752,9 @@ class BlockManager:
 
     def lookup(self, hashes: _Hashes) -> Match:
         """Find and hold the longest prefix of `hashes` over all tiers; perhaps nothing."""
+
+    async def lookup_async(self, hashes: _Hashes) -> Match:
+        """`lookup`, to await."""
 
     def onboard(
         self,
@@ -711,10 +781,25 @@ class BlockManager:
             BlockManagerError: The match was used up or released; there is no device tier.
         """
 
+    async def onboard_async(
+        self,
+        source: Match | _Hashes,
+        *,
+        skip: int = 0,
+        into: _Blocks | None = None,
+        deadline: float | None = None,
+    ) -> BlockList:
+        """`onboard`, to await. Cancelling the await gives up what has not arrived.
+
+        Copies under way end in the background, and their blocks can then be matched; blocks of
+        `into` that were not begun with stay writable.
+        """
+
     def offload(self, blocks: _Blocks, to: Literal["host"] = "host") -> Transfer:
         """Start copying registered device blocks down; the blocks may be released at once.
 
-        Blocks that are there already count as done.
+        Returns at once: `await manager.offload(blocks)` awaits the copies. Blocks that are there
+        already count as done.
 
         Raises:
             BlockManagerError: A block is not registered or not this device's, or the tier is off.
@@ -727,12 +812,15 @@ class BlockManager:
         before cannot be registered any more.
         """
 
+    async def reset_async(self) -> None:
+        """`reset`, to await. Once it has begun it is completed."""
+
     def status(self) -> dict[str, Any]:
         """What is in force and what was counted.
 
         `tiers` (storage, layout, sizes, slots by state, hits), `edges` (blocks and bytes moved,
         failures by reason), `latency_us`, `settings` with their sources, `findings`, and the shape
-        of a block.
+        of a block. Printed, the figures are tables.
         """
 
     def metrics(self) -> str:
@@ -750,8 +838,25 @@ class BlockManager:
             How many blocks were not down when time was up; they are dropped.
         """
 
+    async def close_async(self, timeout: float | None = None) -> int:
+        """`close`, to await. Cancelling the await closes at once.
+
+        Args:
+            timeout: Seconds to wait; `None` takes the deadline of copies.
+
+        Returns:
+            How many blocks were not down when time was up; they are dropped.
+        """
+
     def __enter__(self) -> Self: ...
     def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc_value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None: ...
+    async def __aenter__(self) -> Self: ...
+    async def __aexit__(
         self,
         exc_type: type[BaseException] | None,
         exc_value: BaseException | None,
@@ -823,3 +928,30 @@ def replay_index(
         ConfigError: An argument or the trace cannot be used.
         OSError: The trace cannot be read.
     """
+
+@final
+class _Bell:
+    """What an event loop listens to."""
+
+    def __new__(cls) -> Self: ...
+    def fileno(self) -> int:
+        """The descriptor, readable when something has ended."""
+
+    def drain(self) -> list[int]:
+        """The tokens of what has ended since the last call."""
+
+@final
+class _Operation:
+    """Something to be done. Dropping it before its end gives it up, like cancelling it."""
+
+    def poll(self, bell: _Bell, token: int) -> bool:
+        """Go on with it. Whether it is over; where it is not, `bell` rings with `token` then."""
+
+    def result(self) -> Any:
+        """What came out. Where it is not over, the caller's time is, and it goes on without it."""
+
+    def cancel(self) -> None:
+        """Give it up; what it would have brought is let go of."""
+
+def _drain_log() -> None:
+    """Hand on what the core had to say."""

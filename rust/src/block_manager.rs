@@ -16,8 +16,8 @@ pub use crate::layout::{
 pub use crate::manager::{
     BlockError, BlockPool, BlockPoolError, ImmutableBlock, KvBlockManager, KvBlockManagerConfig,
     KvBlockManagerConfigBuilder, KvManagerLayoutConfig, KvManagerLayoutConfigBuilder, ManagerError,
-    MutableBlock, OnboardedBlocks, PolicyFactory, RegisterError, ResetReport, ShutdownReport,
-    WeakBlock,
+    MutableBlock, OnboardedBlocks, PolicyFactory, RegisterError, ResetReport, START_TARGET,
+    ShutdownReport, WeakBlock,
 };
 pub use crate::offload::{Match, OnboardOptions};
 pub use crate::pool::{EvictionMode, Registration};

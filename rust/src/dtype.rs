@@ -99,7 +99,7 @@ impl FromStr for DType {
                 .iter()
                 .copied()
                 .find(|d| d.name() == lower)
-                .ok_or(ParseDTypeError { name: name.to_owned() }),
+                .ok_or(ParseDTypeError { name: name.chars().take(80).collect() }),
         }
     }
 }

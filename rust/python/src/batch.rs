@@ -11,7 +11,10 @@
 //! The lock of a batch is held for moves of handles alone: never while a Python object is made or
 //! dropped, never across giving the interpreter lock up. Handles are dropped after it.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{
+    Arc, Mutex, MutexGuard, PoisonError,
+    atomic::{AtomicBool, Ordering},
+};
 
 use dynamo_llm::{
     block_manager::{
@@ -32,6 +35,8 @@ pub(crate) struct Batch {
     /// What the blocks are registered under.
     hashes: Option<Hashes>,
     state: Mutex<State>,
+    /// The whole was released: what comes back later goes on to the pool. Changed under the lock.
+    released: AtomicBool,
 }
 
 enum State {
@@ -159,9 +164,10 @@ impl TakenFrom {
         }
     }
 
-    /// What goes with the slots after the first `skip`.
-    pub(crate) fn after(self, skip: usize) -> Self {
-        Self { fillings: self.fillings.into_iter().skip(skip).collect() }
+    /// What goes with each of the `len` slots.
+    pub(crate) fn singles(self, len: usize) -> impl Iterator<Item = Self> {
+        let mut fillings = self.fillings.into_iter();
+        (0..len).map(move |_| Self { fillings: fillings.next().into_iter().collect() })
     }
 }
 
@@ -204,7 +210,7 @@ impl State {
 impl Batch {
     pub(crate) fn writable(tier: Arc<TierBlocks>, device_id: i32, slots: MutableSlots) -> Self {
         let (len, state) = (slots.len(), Mutex::new(State::Writable(slots)));
-        Self { tier, device_id, len, hashes: None, state }
+        Self { tier, device_id, len, hashes: None, state, released: AtomicBool::new(false) }
     }
 
     /// Blocks that are registered under `hashes`, in order.
@@ -215,7 +221,7 @@ impl Batch {
         hashes: Hashes,
     ) -> Self {
         let (len, state) = (slots.len(), Mutex::new(State::Registered(slots)));
-        Self { tier, device_id, len, hashes: Some(hashes), state }
+        Self { tier, device_id, len, hashes: Some(hashes), state, released: AtomicBool::new(false) }
     }
 
     pub(crate) fn tier(&self) -> &Arc<TierBlocks> {
@@ -289,6 +295,7 @@ impl Batch {
         if view.is_whole(self.len) {
             let none = std::iter::repeat_with(|| None).take(self.len).collect();
             let whole = std::mem::replace(&mut *state, State::Parts(none));
+            self.released.store(true, Ordering::Relaxed);
             drop(state);
             match whole {
                 State::Writable(slots) => drop(slots),
@@ -399,6 +406,11 @@ impl Batch {
     /// Puts blocks back that `take` had taken from `view` and nobody used.
     pub(crate) fn put_back(&self, view: View, slots: MutableSlots, from: TakenFrom) {
         let mut state = self.lock();
+        if self.released.load(Ordering::Relaxed) {
+            drop(state);
+            drop(slots);
+            return;
+        }
         if view.is_whole(self.len) && from.fillings.is_empty() {
             let before = std::mem::replace(&mut *state, State::Writable(slots));
             drop(state);

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use dynamo_llm::{
     block_manager::{
-        Registration,
+        Registration, SlotId,
         offload::TierBlocks,
         pool::{ImmutableSlots, MutableSlots},
     },
@@ -84,16 +84,21 @@ impl Gathered {
         }
     }
 
-    /// The slots from `used` on were not needed: their blocks are again what they were.
-    pub(crate) fn put_back_after(self, used: usize, slots: MutableSlots) {
-        let (mut used, mut rest) = (used, slots);
+    /// Of the slots `ids`, those in `unused`, in the same order, were not needed: their blocks are
+    /// again what they were.
+    pub(crate) fn put_back_unused(self, ids: &[SlotId], unused: MutableSlots) {
+        if unused.len() == ids.len() {
+            return self.put_back(unused);
+        }
+        let mut unused = unused.into_singles().peekable();
+        let mut ids = ids.iter();
         for (batch, view, from) in self.sources {
-            let skip = used.min(view.len());
-            used -= skip;
-            let view = view.after(skip);
-            let tail = rest.split_off(view.len());
-            batch.put_back(view, rest, from.after(skip));
-            rest = tail;
+            for (nth, from) in from.singles(view.len()).enumerate() {
+                let Some(id) = ids.next() else { return };
+                if let Some(slot) = unused.next_if(|slot| slot.ids().first() == Some(id)) {
+                    batch.put_back(View::one(view.at(nth)), slot, from);
+                }
+            }
         }
     }
 

@@ -68,8 +68,21 @@ impl Extent {
         }
     }
 
+    /// Fails where a region is not its tokens in turn: nothing then has the shape that is shown.
+    fn check_packing(&self) -> PyResult<()> {
+        let layout = self.tier.memory().layout();
+        match layout.packing() {
+            Some(packing) if !layout.is_token_major() => Err(PyBufferError::new_err(format!(
+                "the device tier lies in tensors packed {packing}, which no tensor of (tokens, \
+                 elements) shows; look at block_id in the tensors that were lent"
+            ))),
+            _ => Ok(()),
+        }
+    }
+
     /// The bytes of each block in turn, in canonical order.
     pub(crate) fn spans(&self, ids: &[u32]) -> PyResult<Vec<Span>> {
+        self.check_packing()?;
         let layout = self.tier.memory().layout();
         let mut spans = Vec::new();
         for &id in ids {
@@ -99,6 +112,7 @@ impl Extent {
 
     /// The tensor that shows the slots `ids` in place.
     pub(crate) fn in_place(&self, ids: &[u32]) -> PyResult<Tensor> {
+        self.check_packing()?;
         self.tier.memory().check_accessible().map_err(refuse)?;
         let Some(&first) = ids.first() else {
             return Ok(self.packed(0, std::ptr::null_mut()));

@@ -12,7 +12,7 @@ use dynamo_llm::{
 use pyo3::{
     exceptions::{PyIndexError, PyTypeError},
     prelude::*,
-    types::{PyByteArray, PyBytes, PyList, PySlice, PyString, PyTuple, PyType},
+    types::{PyByteArray, PyBytes, PyInt, PyList, PySlice, PyString, PyTuple, PyType},
 };
 
 use crate::{
@@ -218,7 +218,10 @@ pub(crate) fn elements<'a, 'py>(
     if let Ok(tuple) = value.cast::<PyTuple>() {
         return Ok(Box::new(tuple.iter().map(Ok)));
     }
-    let text = value.is_instance_of::<PyString>()
+    // A class has the methods of its objects, and none of them works.
+    let class = value.is_instance_of::<PyType>();
+    let text = class
+        || value.is_instance_of::<PyString>()
         || value.is_instance_of::<PyBytes>()
         || value.is_instance_of::<PyByteArray>();
     // Sets have no order, and tables are no sequences though they can be indexed.
@@ -244,6 +247,12 @@ fn read_one(argument: &dyn std::fmt::Display, value: &Bound<'_, PyAny>) -> PyRes
             ))
             .into()
         });
+    }
+    // Before anything is asked that only a message needs.
+    if value.is_instance_of::<PyInt>()
+        && let Ok(number) = value.extract::<u128>()
+    {
+        return Ok(Core::from_u128(number));
     }
     if !value.hasattr("__index__")? {
         let value = show(value);

@@ -4,7 +4,7 @@ use pyo3::{
     IntoPyObjectExt,
     exceptions::PyTypeError,
     prelude::*,
-    types::{PyBool, PyDict, PyFloat, PyInt, PyList, PyString, PyTuple},
+    types::{PyBool, PyDict, PyFloat, PyInt, PyList, PyString, PyTuple, PyType},
 };
 use serde_json::{Map, Number, Value};
 
@@ -94,10 +94,14 @@ fn read(path: &str, value: &Bound<'_, PyAny>, depth: usize) -> PyResult<Value> {
         let items = value.try_iter()?;
         return items.map(|item| read(path, &item?, depth + 1)).collect();
     }
-    if value.hasattr("__index__")? {
-        return Ok(number(&value.call_method0("__index__")?));
+    let class = value.is_instance_of::<PyType>();
+    // Arrays have the method, too, and only those of one number answer.
+    if let Ok(index) = value.call_method0("__index__")
+        && index.is_instance_of::<PyInt>()
+    {
+        return Ok(number(&index));
     }
-    if value.hasattr("__fspath__")? {
+    if !class && value.hasattr("__fspath__")? {
         return read(path, &value.call_method0("__fspath__")?, depth + 1);
     }
     Err(crate::argument::wrong_type(path, value, "text, a number, a flag or a table"))

@@ -6,9 +6,11 @@
 //! What holds everywhere:
 //! - No Rust thread holds or touches a Python object, and no Python object is made or dropped under
 //!   a lock of ours. Our objects refer to no Python objects, so the garbage collector has no part in
-//!   them.
+//!   them; tensors that were lent are kept by their producers (`borrow`).
 //! - Waiting and long work give the interpreter lock up (`wait`), and a lock of ours is never held
 //!   across that.
+//! - What can be awaited tells its end through an eventfd (`asyncio`), and what the core has to say
+//!   waits for a thread of Python's (`logging`).
 //! - What belongs to a process stays in it (`fork`).
 //! - Integers of any size, floats, text and foreign objects are answered with an exception that
 //!   names them (`argument`, `error`).
@@ -16,9 +18,12 @@
 #![deny(unsafe_code)]
 
 mod argument;
+mod asyncio;
 mod batch;
 mod block;
 mod block_list;
+mod borrow;
+mod closing;
 mod dlpack;
 mod dtype;
 mod error;
@@ -29,8 +34,10 @@ mod hashes;
 mod items;
 mod json;
 mod layer;
+mod logging;
 mod manager;
 mod matching;
+mod onboard;
 mod pool;
 mod replay;
 mod settings;
@@ -58,5 +65,8 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<hashes::SequenceHash>()?;
     module.add_class::<transfer::Transfer>()?;
     module.add_function(wrap_pyfunction!(tokens::hash_tokens, module)?)?;
+    asyncio::register(module)?;
+    borrow::register(module)?;
+    logging::register(module)?;
     replay::register(module)
 }

@@ -1,36 +1,39 @@
 //! `BlockManager`: tiers, and the verbs over all of them.
 
-use std::{ffi::OsString, sync::Arc, time::Instant};
+use std::{ffi::OsString, sync::Arc};
 
 use dynamo_llm::block_manager::{
-    KvBlockManager, OnboardOptions, Tier,
+    Tier,
     config::{Config, ConfigError, ConfigLayers},
-    offload::{Onboard, Onboarded},
     pool::ImmutableSlots,
 };
 use pyo3::{
     prelude::*,
+    sync::PyOnceLock,
     types::{PyDict, PyString, PyType},
 };
 use serde_json::{Value, json};
 
 use crate::{
-    argument::{count, seconds, wrong_type},
-    batch::Batch,
+    argument::{seconds, wrong_type},
+    asyncio::{self, Nothing, Operation},
     block_list::{BlockList, Selection},
+    borrow::{GiveBack, Lending},
+    closing,
+    dlpack::give_back,
     dtype::DTypeArgument,
     error::Failure,
     fork::Guarded,
-    gather::Gathered,
-    hashes::{Hashes, HashesArgument},
-    json,
+    hashes::HashesArgument,
+    json, logging,
     matching::Match,
+    onboard::Wanted,
     pool::{self, BlockPool},
     settings::{self, Extras, Names, number},
     shared::Shared,
     status,
     transfer::Transfer,
-    wait::{self, work},
+    wait::work,
 };
 
 /// Blocks in tiers: allocate, register, look up, offload, onboard.
@@ -40,6 +43,8 @@ use crate::{
 #[pyclass(frozen, module = "dynamo_llm")]
 pub(crate) struct BlockManager {
     shared: Guarded<Arc<Shared>>,
+    /// After what keeps lent tensors.
+    _lent: GiveBack,
 }
 
 impl BlockManager {
@@ -48,8 +53,11 @@ impl BlockManager {
         settings: Result<Config, ConfigError>,
         names: Names,
         extras: Extras,
+        lending: Lending<'_, '_>,
     ) -> PyResult<Self> {
-        Ok(Self { shared: Guarded::new(settings::build(py, settings, names, extras)?) })
+        let shared = settings::build(py, settings, names, extras, lending)?;
+        logging::start(py, &shared.manager)?;
+        Ok(Self { shared: Guarded::new(shared), _lent: GiveBack })
     }
 
     fn get(&self, tier: Tier) -> Result<Option<BlockPool>, Failure> {
@@ -60,28 +68,13 @@ impl BlockManager {
         }
     }
 
-    /// Ends the verbs and waits for what is on its way down; returns how many blocks were not.
-    fn end(
-        py: Python<'_>,
-        shared: &Shared,
-        timeout: Option<std::time::Duration>,
-    ) -> PyResult<usize> {
-        if !shared.close() {
-            return Ok(0);
-        }
-        let manager = &shared.manager;
-        // No copy takes longer than that.
-        let timeout = timeout.unwrap_or_else(|| manager.settings().transfer.deadline());
-        let flushed = wait::until(py, Some(timeout), |slice| {
-            let start = Instant::now();
-            // Shut down by somebody else, there is nothing to wait for.
-            let unfinished = manager.flush_blocking(slice).unwrap_or(0);
-            // Early, and still something left: it waits for room that nobody will make.
-            (unfinished == 0 || start.elapsed() < slice).then_some(())
-        });
-        let report = py.detach(|| manager.shutdown_blocking(std::time::Duration::ZERO));
-        flushed?;
-        Ok(report.unfinished)
+    /// What it works on, while that is open.
+    fn open(&self, py: Python<'_>) -> PyResult<&Arc<Shared>> {
+        give_back(py);
+        logging::drain(py)?;
+        let shared = self.shared.get()?;
+        shared.open()?;
+        Ok(shared)
     }
 }
 
@@ -91,12 +84,14 @@ impl BlockManager {
     #[pyo3(signature = (
         num_layers, page_size, inner_dim, dtype=DTypeArgument::DEFAULT, device_id=None, *,
         outer_dim=None, device_blocks=None, host_blocks=None, disk=None, remote=None,
-        eviction="lru", offload_policy="write_through", model=None, revision=None, adapter=None,
-        worker_id=None, prefault=false, zero_on_allocate=false, strict=false,
+        eviction="lru", offload_policy=None, model=None, revision=None, adapter=None,
+        worker_id=None, prefault=false, zero_on_allocate=false, strict=false, device_tensors=None,
+        axes=None, memory_order=None,
     ), text_signature = "(num_layers, page_size, inner_dim, dtype=..., device_id=0, *, \
         outer_dim=2, device_blocks=None, host_blocks=None, disk=None, remote=None, \
         eviction='lru', offload_policy='write_through', model=None, revision=None, adapter=None, \
-        worker_id=0, prefault=False, zero_on_allocate=False, strict=False)")]
+        worker_id=0, prefault=False, zero_on_allocate=False, strict=False, device_tensors=None, \
+        axes=None, memory_order=None)")]
     #[expect(clippy::too_many_arguments, reason = "one for each keyword")]
     fn new(
         py: Python<'_>,
@@ -111,7 +106,7 @@ impl BlockManager {
         disk: Option<&Bound<'_, PyAny>>,
         remote: Option<&Bound<'_, PyAny>>,
         eviction: &str,
-        offload_policy: &str,
+        offload_policy: Option<&str>,
         model: Option<&str>,
         revision: Option<&str>,
         adapter: Option<&str>,
@@ -119,6 +114,9 @@ impl BlockManager {
         prefault: bool,
         zero_on_allocate: bool,
         strict: bool,
+        device_tensors: Option<&Bound<'_, PyAny>>,
+        axes: Option<&Bound<'_, PyAny>>,
+        memory_order: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Self> {
         let part = |name: &str, value: Option<&Bound<'_, PyAny>>| match value {
             None => Ok(Value::Null),
@@ -147,19 +145,26 @@ impl BlockManager {
         });
         let settings = ConfigLayers::new().arguments(tree).resolve();
         let extras = Extras::new(device_id, zero_on_allocate)?;
-        Self::build(py, settings, Names::Arguments, extras)
+        let lending = Lending { device_tensors, axes, memory_order };
+        Self::build(py, settings, Names::Arguments, extras, lending)
     }
 
     /// Make a manager from a TOML file, or from a dict of the same shape.
     #[classmethod]
-    #[pyo3(signature = (config, *, device_id=None, zero_on_allocate=false),
-        text_signature = "($cls, config, *, device_id=0, zero_on_allocate=False)")]
+    #[pyo3(signature = (config, *, device_id=None, zero_on_allocate=false, device_tensors=None,
+        axes=None, memory_order=None),
+        text_signature = "($cls, config, *, device_id=0, zero_on_allocate=False, \
+        device_tensors=None, axes=None, memory_order=None)")]
+    #[expect(clippy::too_many_arguments, reason = "one for each keyword")]
     fn from_config(
         _cls: &Bound<'_, PyType>,
         py: Python<'_>,
         config: &Bound<'_, PyAny>,
         device_id: Option<&Bound<'_, PyAny>>,
         zero_on_allocate: bool,
+        device_tensors: Option<&Bound<'_, PyAny>>,
+        axes: Option<&Bound<'_, PyAny>>,
+        memory_order: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Self> {
         let settings = if config.is_instance_of::<PyDict>() {
             Config::from_value(json::from_python("config", config)?)
@@ -170,18 +175,24 @@ impl BlockManager {
             return Err(wrong_type("config", config, "the path of a TOML file, or a dict"));
         };
         let extras = Extras::new(device_id, zero_on_allocate)?;
-        Self::build(py, settings, Names::Settings, extras)
+        let lending = Lending { device_tensors, axes, memory_order };
+        Self::build(py, settings, Names::Settings, extras, lending)
     }
 
     /// Make a manager from the variables `DYNAMO_LLM_*` and the file that `DYNAMO_LLM_CONFIG` names.
     #[classmethod]
-    #[pyo3(signature = (*, device_id=None, zero_on_allocate=false),
-        text_signature = "($cls, *, device_id=0, zero_on_allocate=False)")]
+    #[pyo3(signature = (*, device_id=None, zero_on_allocate=false, device_tensors=None,
+        axes=None, memory_order=None),
+        text_signature = "($cls, *, device_id=0, zero_on_allocate=False, \
+        device_tensors=None, axes=None, memory_order=None)")]
     fn from_env(
         _cls: &Bound<'_, PyType>,
         py: Python<'_>,
         device_id: Option<&Bound<'_, PyAny>>,
         zero_on_allocate: bool,
+        device_tensors: Option<&Bound<'_, PyAny>>,
+        axes: Option<&Bound<'_, PyAny>>,
+        memory_order: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Self> {
         // Python's own view of the environment: the process's may change under another thread.
         let variables = py.import("os")?.getattr("environ")?.call_method0("items")?;
@@ -189,7 +200,8 @@ impl BlockManager {
             variables.try_iter()?.map(|pair| pair?.extract()).collect();
         let settings = Config::from_env(variables?);
         let extras = Extras::new(device_id, zero_on_allocate)?;
-        Self::build(py, settings, Names::Settings, extras)
+        let lending = Lending { device_tensors, axes, memory_order };
+        Self::build(py, settings, Names::Settings, extras, lending)
     }
 
     /// Tokens of one block: the `page_size` given.
@@ -207,7 +219,17 @@ impl BlockManager {
     /// Take `n` writable blocks of the device tier; see `BlockPool.allocate_blocks`.
     fn allocate_blocks(&self, py: Python<'_>, n: &Bound<'_, PyAny>) -> PyResult<BlockList> {
         let shared = self.shared.get()?;
-        pool::allocate(py, shared, shared.pool(Tier::Device)?, n)
+        pool::allocate(py, shared, Tier::Device, n)
+    }
+
+    /// `allocate_blocks`, to await; wiping many blocks takes place on another thread.
+    fn allocate_blocks_async<'py>(
+        &self,
+        py: Python<'py>,
+        n: &Bound<'py, PyAny>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let verb = "BlockManager.allocate_blocks_async";
+        pool::allocate_async(py, verb, self.shared.get()?, Tier::Device, n)
     }
 
     /// The device tier; `None` where it is off.
@@ -227,14 +249,20 @@ impl BlockManager {
 
     /// Find and hold the longest prefix of `hashes` over all tiers; perhaps nothing.
     fn lookup(&self, py: Python<'_>, hashes: HashesArgument) -> PyResult<Match> {
-        let manager = self.shared.get()?.open()?;
-        let hashes = hashes.0;
+        let (shared, hashes) = (self.open(py)?, hashes.0);
+        Ok(work(py, hashes.as_slice().len(), || Match::find(shared, &hashes))?)
+    }
+
+    /// `lookup`, to await.
+    fn lookup_async<'py>(
+        &self,
+        py: Python<'py>,
+        hashes: HashesArgument,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let (shared, hashes) = (self.open(py)?.clone(), hashes.0);
         let asked = hashes.as_slice().len();
-        let found = work(py, asked, || manager.lookup(hashes.as_slice())).map_err(Failure::from)?;
-        let on = [Tier::Device, Tier::Host, Tier::Disk, Tier::Remote]
-            .into_iter()
-            .filter(|&tier| manager.pool(tier).is_some());
-        Ok(Match::new(found, on))
+        let found = asyncio::work(asked, move || Match::find(&shared, &hashes));
+        asyncio::start(py, "BlockManager.lookup_async", Operation::new(found), None)
     }
 
     /// Bring a prefix up to the device tier, verified, and return what arrived.
@@ -248,54 +276,34 @@ impl BlockManager {
         into: Option<&Bound<'_, PyAny>>,
         deadline: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<BlockList> {
-        let shared = self.shared.get()?;
-        let manager = shared.open()?;
-        let device = shared.pool(Tier::Device)?;
-        let skip = skip.map_or(Ok(0), |skip| count("skip", skip))?;
-        let deadline = seconds("deadline", deadline)?;
-        let deadline = deadline.and_then(|left| Instant::now().checked_add(left));
-        let into = match into {
-            None => None,
-            Some(into) => Some(Selection::new("into", into)?).filter(|into| into.len() > 0),
-        };
-        let found = if let Ok(found) = source.cast::<Match>() {
-            found.get().take()?.ok_or_else(|| {
-                Failure::manager("the match was released or used up; look the hashes up again")
-            })?
-        } else {
-            let hashes: HashesArgument = source.extract()?;
-            manager.lookup(hashes.0.as_slice()).map_err(Failure::from)?
-        };
-        let into = match into {
-            None => None,
-            Some(into) => Some(Gathered::take(into, device.blocks(), false)?),
-        };
-        let given = into.as_ref().map_or(0, |into| into.slots.len());
-        let (slots, from) = into.map(|into| (into.slots, into.from)).unzip();
-        let options = OnboardOptions { skip, into: slots, deadline };
-        let onboarded = onboard(py, manager, found, options)?;
-        let Onboarded { blocks, unused, .. } = onboarded;
-        if let (Some(from), Some(unused)) = (from, unused) {
-            from.put_back_after(given - unused.len(), unused);
-        }
-        let tier = device.blocks().clone();
-        let blocks = match blocks {
-            Some(blocks) => blocks,
-            None => device.match_slots(&[]).map_err(Failure::from)?,
-        };
-        let hashes = blocks.registrations().into_iter().map(|name| name.key.hash).collect();
-        let device_id = shared.device_id(Tier::Device);
-        Ok(BlockList::new(Batch::registered(tier, device_id, blocks, Hashes::new(hashes))))
+        Wanted::new(self.open(py)?, source, skip, into, deadline)?.bring(py)
+    }
+
+    /// `onboard`, to await. Cancelling the await gives up what has not arrived.
+    #[pyo3(signature = (source, *, skip=None, into=None, deadline=None),
+        text_signature = "($self, source, *, skip=0, into=None, deadline=None)")]
+    fn onboard_async<'py>(
+        &self,
+        py: Python<'py>,
+        source: &Bound<'py, PyAny>,
+        skip: Option<&Bound<'py, PyAny>>,
+        into: Option<&Bound<'py, PyAny>>,
+        deadline: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let wanted = Wanted::new(self.open(py)?, source, skip, into, deadline)?;
+        let operation = Operation::new(wanted.bring_async());
+        asyncio::start(py, "BlockManager.onboard_async", operation, None)
     }
 
     /// Start copying registered blocks down; the blocks may be released at once.
     #[pyo3(signature = (blocks, to="host"))]
     fn offload(&self, py: Python<'_>, blocks: &Bound<'_, PyAny>, to: &str) -> PyResult<Transfer> {
-        let shared = self.shared.get()?;
-        let manager = shared.open()?;
+        let shared = self.open(py)?;
+        let manager = &shared.manager;
         if to != Tier::Host.name() {
             return Err(Failure::argument(format!(
-                "to = {to:?}: blocks go down to \"host\" in this version"
+                "to = {:?}: blocks go down to \"host\" in this version",
+                to.chars().take(80).collect::<String>()
             ))
             .into());
         }
@@ -326,19 +334,33 @@ impl BlockManager {
     }
 
     /// Forget every block in every tier; what is still held stays readable, for its holders alone.
-    fn reset(&self, py: Python<'_>) -> Result<(), Failure> {
-        let manager = self.shared.get()?.open()?;
-        py.detach(|| manager.reset_blocking())?;
-        Ok(())
+    fn reset(&self, py: Python<'_>) -> PyResult<()> {
+        let shared = self.open(py)?;
+        Ok(py.detach(|| reset(shared))?)
+    }
+
+    /// `reset`, to await. Once it has begun it is completed.
+    fn reset_async<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        let shared = self.open(py)?.clone();
+        let reset = asyncio::on_thread(move || reset(&shared).map(|()| Nothing));
+        asyncio::start(py, "BlockManager.reset_async", Operation::new(reset), None)
     }
 
     /// What is in force and what was counted: tiers, edges, latencies, settings, findings.
+    ///
+    /// A dict; printed, its figures are tables.
     fn status<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        json::to_python(py, &status::tree(self.shared.get()?))
+        static STATUS: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+        logging::drain(py)?;
+        let shared = self.shared.get()?;
+        let figures = shared.manager.status();
+        let tree = json::to_python(py, &status::tree(shared, &figures))?;
+        STATUS.import(py, "dynamo_llm._status", "Status")?.call1((tree, figures.to_string()))
     }
 
     /// The counters as `OpenMetrics` text.
-    fn metrics(&self) -> Result<String, Failure> {
+    fn metrics(&self, py: Python<'_>) -> PyResult<String> {
+        logging::drain(py)?;
         Ok(self.shared.get()?.manager.status().to_openmetrics())
     }
 
@@ -346,7 +368,19 @@ impl BlockManager {
     #[pyo3(signature = (timeout=None))]
     fn close(&self, py: Python<'_>, timeout: Option<&Bound<'_, PyAny>>) -> PyResult<usize> {
         let timeout = seconds("timeout", timeout)?;
-        Self::end(py, self.shared.get()?, timeout)
+        closing::close(py, self.shared.get()?, timeout)
+    }
+
+    /// `close`, to await. Cancelling the await closes at once.
+    #[pyo3(signature = (timeout=None))]
+    fn close_async<'py>(
+        &self,
+        py: Python<'py>,
+        timeout: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let timeout = seconds("timeout", timeout)?;
+        let operation = closing::closing(self.shared.get()?, timeout);
+        asyncio::start(py, "BlockManager.close_async", operation, None)
     }
 
     fn __enter__(slf: Py<Self>) -> Py<Self> {
@@ -361,12 +395,32 @@ impl BlockManager {
         _exc_value: Option<&Bound<'_, PyAny>>,
         _traceback: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<()> {
-        // Whoever leaves with an error does not want to wait.
-        let timeout = exc_type.map(|_| std::time::Duration::ZERO);
+        let timeout = closing::patience(exc_type);
         if let Ok(shared) = self.shared.get() {
-            Self::end(py, shared, timeout)?;
+            closing::close(py, shared, timeout)?;
         }
         Ok(())
+    }
+
+    /// The manager itself, for `async with`.
+    fn __aenter__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        asyncio::nothing_but(slf.as_any())
+    }
+
+    /// Closes without blocking the event loop, otherwise as `__exit__`.
+    fn __aexit__<'py>(
+        &self,
+        py: Python<'py>,
+        exc_type: Option<&Bound<'py, PyType>>,
+        _exc_value: Option<&Bound<'py, PyAny>>,
+        _traceback: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let timeout = closing::patience(exc_type);
+        let Ok(shared) = self.shared.get() else {
+            return asyncio::nothing_but(&py.None().into_bound(py));
+        };
+        let operation = closing::leaving(shared, timeout);
+        asyncio::start(py, "BlockManager.__aexit__", operation, None)
     }
 
     fn __repr__(&self) -> String {
@@ -387,21 +441,7 @@ impl BlockManager {
     }
 }
 
-/// Brings a match up, and lets other threads and signals through meanwhile.
-fn onboard(
-    py: Python<'_>,
-    manager: &KvBlockManager,
-    found: dynamo_llm::block_manager::Match,
-    options: OnboardOptions,
-) -> PyResult<Onboarded> {
-    let started = py.detach(|| manager.start_onboard(found, options)).map_err(Failure::from)?;
-    let mut under_way: Option<Onboard> = Some(started);
-    let arrived = wait::until(py, None, |slice| match under_way.take()?.wait(Some(slice)) {
-        Ok(onboarded) => Some(onboarded),
-        Err(still) => {
-            under_way = Some(still);
-            None
-        }
-    })?;
-    arrived.ok_or_else(|| Failure::manager("the onboarding ended without a result").into())
+fn reset(shared: &Shared) -> Result<(), Failure> {
+    shared.manager.reset_blocking()?;
+    Ok(())
 }

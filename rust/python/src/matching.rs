@@ -1,6 +1,6 @@
 //! `Match`: a prefix that was found, held.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use dynamo_llm::block_manager::{Match as Core, Tier};
 use pyo3::{
@@ -8,33 +8,55 @@ use pyo3::{
     types::{PyDict, PyType},
 };
 
-use crate::{error::Failure, fork::Guarded};
+use crate::{error::Failure, fork::Guarded, hashes::Hashes, shared::Shared};
+
+/// What was found, while it is held.
+pub(crate) struct Found(Mutex<Option<Core>>);
+
+impl Found {
+    fn lock(&self) -> MutexGuard<'_, Option<Core>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Blocks in it.
+    pub(crate) fn len(&self) -> usize {
+        self.lock().as_ref().map_or(0, Core::len)
+    }
+
+    /// The blocks; from now on nobody's but the caller's.
+    pub(crate) fn take(&self) -> Option<Core> {
+        self.lock().take()
+    }
+}
 
 /// The longest prefix that was found, held until it is onboarded, released or dropped.
 ///
 /// Blocks of lower tiers in it are candidates: a hit is what arrives verified.
 #[pyclass(frozen, module = "dynamo_llm")]
 pub(crate) struct Match {
-    found: Guarded<Mutex<Option<Core>>>,
+    found: Guarded<Arc<Found>>,
     len: usize,
     asked: usize,
     counts: Vec<(Tier, usize)>,
 }
 
 impl Match {
-    /// A match over these tiers.
-    pub(crate) fn new(found: Core, tiers: impl Iterator<Item = Tier>) -> Self {
-        Self {
+    /// The longest prefix of `hashes`.
+    pub(crate) fn find(shared: &Shared, hashes: &Hashes) -> Result<Self, Failure> {
+        let manager = shared.open()?;
+        let found = manager.lookup(hashes.as_slice())?;
+        let tiers = [Tier::Device, Tier::Host, Tier::Disk, Tier::Remote];
+        let on = tiers.into_iter().filter(|&tier| manager.pool(tier).is_some());
+        Ok(Self {
             len: found.len(),
             asked: found.asked(),
-            counts: tiers.map(|tier| (tier, found.count(tier))).collect(),
-            found: Guarded::new(Mutex::new(Some(found))),
-        }
+            counts: on.map(|tier| (tier, found.count(tier))).collect(),
+            found: Guarded::new(Arc::new(Found(Mutex::new(Some(found))))),
+        })
     }
 
-    /// The blocks; from now on nobody's but the caller's.
-    pub(crate) fn take(&self) -> Result<Option<Core>, Failure> {
-        Ok(self.found.get()?.lock().unwrap_or_else(PoisonError::into_inner).take())
+    pub(crate) fn found(&self) -> Result<&Arc<Found>, Failure> {
+        self.found.get()
     }
 }
 
@@ -58,7 +80,7 @@ impl Match {
 
     /// Let go of the blocks. A second call does nothing.
     fn release(&self) -> Result<(), Failure> {
-        drop(self.take()?);
+        drop(self.found.get()?.take());
         Ok(())
     }
 
@@ -77,17 +99,13 @@ impl Match {
         _exc_value: Option<&Bound<'_, PyAny>>,
         _traceback: Option<&Bound<'_, PyAny>>,
     ) {
-        drop(self.take());
+        drop(self.found.get().map(|found| found.take()));
     }
 
     fn __repr__(&self) -> String {
         let counts: Vec<String> =
             self.counts.iter().map(|(tier, count)| format!("{count} {tier}")).collect();
-        let state = match self
-            .found
-            .get()
-            .map(|found| found.lock().unwrap_or_else(PoisonError::into_inner).is_some())
-        {
+        let state = match self.found.get().map(|found| found.lock().is_some()) {
             Ok(true) => "held",
             Ok(false) => "released",
             Err(_) => "of a parent process",

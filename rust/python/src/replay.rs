@@ -22,7 +22,10 @@ use dynamo_llm::block_manager::{
 use pyo3::{exceptions::PyOSError, prelude::*};
 use serde::Serialize;
 
-use crate::error::{Failure, Kind};
+use crate::{
+    error::{Failure, Kind},
+    logging,
+};
 
 /// Time between two looks at Python.
 const INTERVAL: Duration = Duration::from_millis(100);
@@ -147,6 +150,7 @@ impl Reporter {
         self.told = Some(Instant::now());
         let told = Python::attach(|py| {
             py.check_signals()?;
+            logging::drain(py)?;
             self.callback.as_ref().map(|callback| callback.call1(py, (done, total))).transpose()
         });
         match told {

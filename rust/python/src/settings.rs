@@ -11,6 +11,8 @@ use serde_json::Value;
 
 use crate::{
     argument::{integer, show},
+    borrow::Lending,
+    dlpack::give_back,
     error::{Failure, Kind},
     shared::Shared,
 };
@@ -88,15 +90,26 @@ pub(crate) fn build(
     settings: Result<Config, ConfigError>,
     names: Names,
     extras: Extras,
-) -> Result<Arc<Shared>, Failure> {
+    lending: Lending<'_, '_>,
+) -> PyResult<Arc<Shared>> {
+    give_back(py);
     let refuse = |error| match error {
         ManagerError::Config(error) => names.refuse(error),
         other => other.into(),
     };
+    let settings = settings.map_err(|error| names.refuse(error))?;
+    settings.validate().map_err(|error| names.refuse(error))?;
+    let device = lending.tier(&settings)?;
     let manager = py.detach(|| {
-        let config = KvBlockManagerConfig::from_settings(settings?)?;
-        KvBlockManager::new_blocking(config)
+        let builder = KvBlockManagerConfig::builder().settings(settings);
+        let builder = match device {
+            Some(device) => builder.device_layout(device),
+            None => builder,
+        };
+        KvBlockManager::new_blocking(builder.build()?)
     });
+    // What a refused manager did not take.
+    give_back(py);
     Ok(Arc::new(Shared::new(manager.map_err(refuse)?, extras)))
 }
 

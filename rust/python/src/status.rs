@@ -2,15 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use dynamo_llm::block_manager::{BlockPool, config::Effective};
+use dynamo_llm::block_manager::{BlockPool, config::Effective, metrics::BlockManagerMetrics};
 use serde_json::{Map, Value, json};
 
 use crate::shared::Shared;
 
 /// The tree of `BlockManager.status()`.
-pub(crate) fn tree(shared: &Shared) -> Value {
+pub(crate) fn tree(shared: &Shared, figures: &BlockManagerMetrics) -> Value {
     let manager = &shared.manager;
-    let figures = manager.status();
     let tiers: Map<String, Value> = figures
         .pools
         .keys()

@@ -1,33 +1,65 @@
 //! `Transfer`: a copy under way.
 
+use std::{sync::Arc, time::Duration};
+
 use dynamo_llm::block_manager::{BlockResult, Transfer as Core};
 use pyo3::prelude::*;
 
 use crate::{
     argument::seconds,
+    asyncio::{self, Operation},
     error::{Failure, Kind, chain},
     fork::Guarded,
-    wait,
+    logging, wait,
 };
 
 /// A copy under way. It ends in its own time; dropping this neither waits nor cancels.
 #[pyclass(frozen, module = "dynamo_llm")]
 pub(crate) struct Transfer {
-    transfer: Guarded<Core>,
+    transfer: Guarded<Arc<Core>>,
 }
 
 impl Transfer {
     pub(crate) fn new(transfer: Core) -> Self {
-        Self { transfer: Guarded::new(transfer) }
+        Self { transfer: Guarded::new(Arc::new(transfer)) }
+    }
+
+    /// An await of the results; given up, it cancels the transfer.
+    fn awaited<'py>(
+        &self,
+        py: Python<'py>,
+        verb: &str,
+        timeout: Option<Duration>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        logging::drain(py)?;
+        let transfer = self.transfer.get()?.clone();
+        let results = transfer.results();
+        let statuses = async move { Ok(statuses(&results.await)) };
+        let late = timeout.map(|timeout| late(timeout, &transfer));
+        let operation = Operation::watching(statuses, move || transfer.cancel(), late);
+        asyncio::start(py, verb, operation, timeout)
     }
 }
 
-/// A block's status as text.
-fn status(result: &BlockResult) -> String {
-    match result {
+/// A status as text for each block.
+fn statuses(results: &[BlockResult]) -> Vec<String> {
+    let status = |result: &BlockResult| match result {
         Ok(_) => "ok".to_owned(),
         Err(error) => chain(error),
-    }
+    };
+    results.iter().map(status).collect()
+}
+
+/// The caller's time was up first.
+fn late(timeout: Duration, transfer: &Core) -> Failure {
+    Failure::new(
+        Kind::Timeout,
+        format!(
+            "timeout = {}: the copy of {} blocks has not ended; it goes on, wait again or cancel it",
+            timeout.as_secs_f64(),
+            transfer.len()
+        ),
+    )
 }
 
 #[pymethods]
@@ -36,6 +68,7 @@ impl Transfer {
     #[pyo3(signature = (timeout=None))]
     fn result(&self, py: Python<'_>, timeout: Option<&Bound<'_, PyAny>>) -> PyResult<Vec<String>> {
         let timeout = seconds("timeout", timeout)?;
+        logging::drain(py)?;
         let transfer = self.transfer.get()?;
         let ended = if transfer.is_over() {
             transfer.wait(None)
@@ -43,18 +76,25 @@ impl Transfer {
             wait::until(py, timeout, |slice| transfer.wait(Some(slice)))?
         };
         match ended {
-            Some(results) => Ok(results.iter().map(status).collect()),
-            None => Err(Failure::new(
-                Kind::Timeout,
-                format!(
-                    "timeout = {}: the copy of {} blocks has not ended; it goes on, wait again or \
-                     cancel it",
-                    timeout.unwrap_or_default().as_secs_f64(),
-                    transfer.len()
-                ),
-            )
-            .into()),
+            Some(results) => Ok(statuses(&results)),
+            None => Err(late(timeout.unwrap_or_default(), transfer).into()),
         }
+    }
+
+    /// `result`, to await. Cancelling the await cancels the transfer; `timeout` lets it go on.
+    #[pyo3(signature = (timeout=None))]
+    fn result_async<'py>(
+        &self,
+        py: Python<'py>,
+        timeout: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let timeout = seconds("timeout", timeout)?;
+        self.awaited(py, "Transfer.result_async", timeout)
+    }
+
+    /// Await a status per block; cancelling the await cancels the transfer.
+    fn __await__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        self.awaited(py, "Transfer", None)?.call_method0("__await__")
     }
 
     /// Whether every block has its status.

@@ -53,14 +53,4 @@ impl View {
         let start = if len == 0 { 0 } else { self.at(part.start as usize) };
         Self { start, step, len }
     }
-
-    /// What is left of it after the first `skip`.
-    pub(crate) fn after(self, skip: usize) -> Self {
-        let skip = skip.min(self.len);
-        if skip == self.len {
-            Self::whole(0)
-        } else {
-            Self { start: self.at(skip), len: self.len - skip, ..self }
-        }
-    }
 }

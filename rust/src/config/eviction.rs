@@ -64,7 +64,7 @@ impl FromStr for EvictionKind {
             .iter()
             .copied()
             .find(|kind| kind.name().eq_ignore_ascii_case(name))
-            .ok_or_else(|| ParseEvictionError { name: name.to_owned() })
+            .ok_or_else(|| ParseEvictionError { name: super::finding::clip(name) })
     }
 }
 

@@ -7,6 +7,7 @@ use super::config::LayoutConfig;
 use super::error::LayoutError;
 use super::kind::{LayoutType, Placed};
 use super::map::Map;
+use super::reading::Axis;
 use super::spans::{Span, Spans};
 use crate::dtype::DType;
 use crate::sync::Arc;
@@ -15,6 +16,7 @@ use crate::sync::Arc;
 #[derive(Clone)]
 pub struct BlockLayout(Arc<Inner>);
 
+#[derive(Clone)]
 pub(super) struct Inner {
     /// The arrangement in words.
     pub(super) name: String,
@@ -107,6 +109,24 @@ impl BlockLayout {
     /// This belongs into the fingerprint: two packings never share a cache.
     pub fn packing(&self) -> Option<&str> {
         self.0.packing.as_deref()
+    }
+
+    /// The same layout, for blocks whose regions are packed like that: what a tier holds for
+    /// another one, whose owner stated it.
+    #[must_use]
+    pub fn packed(&self, packing: impl Into<String>) -> Self {
+        Self::from_inner(Inner { packing: Some(packing.into()), ..(*self.0).clone() })
+    }
+
+    /// Whether a region is its tokens in turn, each its `inner_dim` elements: what a tensor of
+    /// (tokens, elements) shows. Where nothing is stated it is.
+    pub fn is_token_major(&self) -> bool {
+        let Some(packing) = self.packing() else { return true };
+        let mut axes = packing.split(',').filter_map(|axis| axis.split(':').next());
+        let ordered = [Axis::Token, Axis::Head, Axis::Element].map(Axis::name);
+        let mut next = ordered.iter();
+        let tokens_apart = self.page_size() == 1 || packing.starts_with(ordered[0]);
+        tokens_apart && axes.all(|axis| next.any(|&name| name == axis))
     }
 
     /// The byte runs of `layers` of `block` in canonical order (layer, outer, region), as long as

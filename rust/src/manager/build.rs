@@ -36,7 +36,14 @@ pub(super) fn tiers(
     let device = sizing::blocks(settings, Tier::Device, &available, &mut findings);
     let host = sizing::blocks(settings, Tier::Host, &available, &mut findings);
     let device = Plan::new(settings, Tier::Device, device, &config.device)?;
-    let host = Plan::new(settings, Tier::Host, host, &config.host)?;
+    let mut host = Plan::new(settings, Tier::Host, host, &config.host)?;
+    // What comes down is kept as it was packed, and so it is the same for everybody who reads it.
+    let packing = device.as_ref().and_then(|device| device.layout.packing());
+    if let (Some(host), Some(packing)) = (&mut host, packing)
+        && host.layout.packing().is_none()
+    {
+        host.layout = host.layout.packed(packing);
+    }
     if let (Some(device), Some(host)) = (&device, &host) {
         check_host(settings, device, host, &mut findings)?;
     }
@@ -50,7 +57,8 @@ pub(super) fn tiers(
             "give the device tier its storage to use a GPU's",
         ));
     }
-    let fingerprint = fingerprint(settings);
+    let packing = device.iter().chain(&host).find_map(|plan| plan.layout.packing());
+    let fingerprint = fingerprint(settings, packing);
     let build = |plan: Plan<'_>, findings: &mut Vec<Finding>| {
         plan.build(settings, fingerprint, &available, events, findings).map(Arc::new)
     };
@@ -83,6 +91,9 @@ impl<'a> Plan<'a> {
         let max = SlotPool::MAX_CAPACITY;
         if blocks > max {
             return Err(PoolError::InvalidCapacity { tier, capacity: blocks, max }.into());
+        }
+        if let Some(layout) = &layout_config.layout {
+            return Ok(Some(Self { tier, blocks, layout: layout.clone(), layout_config }));
         }
         let kind = settings.tier(tier).map_or(LayoutKind::FullyContiguous, |tier| tier.layout);
         let layout_type = layout_config.layout_type.clone().unwrap_or_else(|| layout_type(kind));
@@ -230,8 +241,8 @@ fn layout_type(kind: LayoutKind) -> LayoutType {
 }
 
 /// What decides how stored bytes are read. The device's own layout is not part of it: lower tiers
-/// hold blocks in canonical order whatever it is.
-fn fingerprint(settings: &Config) -> Fingerprint {
+/// hold blocks in canonical order whatever it is; how a region is packed inside is.
+fn fingerprint(settings: &Config, packing: Option<&str>) -> Fingerprint {
     let model = &settings.model;
     let shape = format!(
         "layers={} outer={} page={} inner={}",
@@ -244,6 +255,7 @@ fn fingerprint(settings: &Config) -> Fingerprint {
         .dtype(model.dtype.name())
         .page_size(model.page_size as u64)
         .layout(shape)
+        .maybe_attention(packing)
         .build()
         .fingerprint()
 }

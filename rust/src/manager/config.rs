@@ -2,12 +2,12 @@
 
 use std::{ffi::OsStr, fmt, path::Path};
 
-use super::ManagerError;
+use super::{ManagerError, given_layout};
 use crate::{
     config::{Capacity, Config, ConfigError, Finding, ModelConfig, RuntimeConfig, Severity, Tier},
     events::EventManager,
     eviction::EvictionPolicy,
-    layout::LayoutType,
+    layout::{BlockLayout, LayoutType},
     storage::{Storage, StorageAllocator},
     sync::Arc,
     transfer::TransferEngine,
@@ -26,6 +26,9 @@ pub struct KvManagerLayoutConfig {
     pub num_blocks: Option<usize>,
     /// How the blocks lie; the settings' own kind when not stated.
     pub layout_type: Option<LayoutType>,
+    /// A layout of your own, that of an engine's tensors say; it states the number of blocks, too.
+    /// Excludes `layout_type`.
+    pub layout: Option<BlockLayout>,
     /// Memory to use, one storage for each that the layout names. Excludes `allocator`.
     pub storage: Option<Vec<Arc<dyn Storage>>>,
     /// Where to take memory from. Excludes `storage`.
@@ -36,7 +39,10 @@ pub struct KvManagerLayoutConfig {
 
 impl KvManagerLayoutConfig {
     /// What is wrong with the live objects of a tier of this capacity.
-    fn problem(&self, tier: Tier, capacity: Capacity) -> Option<Finding> {
+    fn problem(&self, tier: Tier, capacity: Capacity, model: &ModelConfig) -> Option<Finding> {
+        if let Some(finding) = given_layout::problem(self, tier, capacity, model) {
+            return Some(finding);
+        }
         let (memory, message, remedy) = match (&self.storage, &self.allocator) {
             (None, None) => return None,
             (Some(_), Some(_)) => {
@@ -202,10 +208,10 @@ impl KvBlockManagerConfigBuilder {
     /// [`ManagerError::Config`] with every problem at once.
     pub fn build(self) -> Result<KvBlockManagerConfig, ManagerError> {
         let Self { mut settings, model_stated, device, host, event_manager, engines } = self;
-        if let Some(blocks) = device.num_blocks {
+        if let Some(blocks) = device.stated_blocks() {
             settings.device.capacity = Capacity::Blocks(blocks);
         }
-        if let Some(blocks) = host.num_blocks {
+        if let Some(blocks) = host.stated_blocks() {
             settings.host.capacity = Capacity::Blocks(blocks);
         }
         let mut refused = Vec::new();
@@ -220,7 +226,7 @@ impl KvBlockManagerConfigBuilder {
         }
         for (tier, layout) in [(Tier::Device, &device), (Tier::Host, &host)] {
             let capacity = settings.tier(tier).map(|tier| tier.capacity).unwrap_or_default();
-            refused.extend(layout.problem(tier, capacity));
+            refused.extend(layout.problem(tier, capacity, &settings.model));
         }
         let findings = match settings.validate() {
             Ok(findings) if refused.is_empty() => findings,
@@ -240,6 +246,7 @@ impl fmt::Debug for KvManagerLayoutConfig {
         f.debug_struct("KvManagerLayoutConfig")
             .field("num_blocks", &self.num_blocks)
             .field("layout_type", &self.layout_type)
+            .field("layout", &self.layout)
             .field("storage", &self.storage)
             .field("allocator", &self.allocator)
             .field("own_policy", &self.policy.is_some())

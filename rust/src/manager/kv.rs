@@ -27,6 +27,10 @@ use crate::{
 /// Blocks under way at a time on behalf of write-through: each keeps a slot on both sides.
 const WRITE_THROUGH_IN_FLIGHT: usize = 256;
 
+/// Target of the events in which a new manager tells its [settings](KvBlockManager::settings) and
+/// [findings](KvBlockManager::findings), for embedders that tell them in another way.
+pub const START_TARGET: &str = "dynamo_llm::start";
+
 /// The KV block manager of one worker. Clones share it.
 ///
 /// See the [crate documentation](crate) and the examples of the repository.
@@ -397,16 +401,16 @@ fn engines(settings: &Config) -> Engines {
 fn report(settings: &Config, findings: &[Finding]) {
     for setting in settings.effective() {
         if setting.source == Source::Default {
-            tracing::debug!("{setting}");
+            tracing::debug!(target: START_TARGET, "{setting}");
         } else {
-            tracing::info!("{setting}");
+            tracing::info!(target: START_TARGET, "{setting}");
         }
     }
     for finding in findings {
         if finding.severity == Severity::Info {
-            tracing::info!("{finding}");
+            tracing::info!(target: START_TARGET, "{finding}");
         } else {
-            tracing::warn!("{finding}");
+            tracing::warn!(target: START_TARGET, "{finding}");
         }
     }
 }

@@ -16,6 +16,7 @@ mod blocks;
 mod build;
 mod config;
 mod error;
+mod given_layout;
 mod kv;
 mod shutdown;
 mod sizing;
@@ -27,5 +28,5 @@ pub use config::{
     KvManagerLayoutConfigBuilder, PolicyFactory,
 };
 pub use error::{BlockError, BlockPoolError, ManagerError, RegisterError};
-pub use kv::{KvBlockManager, OnboardedBlocks, ResetReport};
+pub use kv::{KvBlockManager, OnboardedBlocks, ResetReport, START_TARGET};
 pub use shutdown::ShutdownReport;

@@ -47,6 +47,6 @@ impl FromStr for HashScheme {
         HashScheme::ALL
             .into_iter()
             .find(|scheme| scheme.name().eq_ignore_ascii_case(name))
-            .ok_or_else(|| TokenError::UnknownScheme { name: name.to_owned() })
+            .ok_or_else(|| TokenError::UnknownScheme { name: name.chars().take(80).collect() })
     }
 }

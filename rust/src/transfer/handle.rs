@@ -1,6 +1,7 @@
 //! The caller's end of a transfer.
 
 use std::{
+    collections::BTreeMap,
     fmt,
     future::Future,
     pin::Pin,
@@ -53,9 +54,20 @@ struct Shared {
 struct State {
     results: Vec<Option<BlockResult>>,
     pending: usize,
-    /// Of the task that polled last: a transfer has one owner.
-    waker: Option<Waker>,
+    /// Who awaits the end, by seat: each has the waker of its last poll.
+    wakers: BTreeMap<u64, Waker>,
+    /// Seats given out so far.
+    seats: u64,
     watch: Option<Watch>,
+}
+
+/// The seat of the handle itself.
+const OWN_SEAT: u64 = 0;
+
+/// The results, for one of several who await them.
+struct Results {
+    shared: Arc<Shared>,
+    seat: u64,
 }
 
 /// Both ends of a transfer of `blocks` blocks that ends at `deadline` at the latest.
@@ -69,7 +81,8 @@ pub(crate) fn transfer(
         state: Mutex::new(State {
             results: vec![None; blocks],
             pending: blocks,
-            waker: None,
+            wakers: BTreeMap::new(),
+            seats: OWN_SEAT,
             watch: None,
         }),
         over: Condvar::new(),
@@ -92,13 +105,26 @@ impl Shared {
         if placed == 0 || state.pending > 0 {
             return;
         }
-        let (waker, watch) = (state.waker.take(), state.watch.take());
+        let (wakers, watch) = (std::mem::take(&mut state.wakers), state.watch.take());
         drop(state);
         drop(watch);
         self.over.notify_all();
-        if let Some(waker) = waker {
+        for waker in wakers.into_values() {
             shielded("a waker", || waker.wake());
         }
+    }
+
+    fn poll(&self, seat: u64, context: &Context<'_>) -> Poll<Vec<BlockResult>> {
+        // Wakers are foreign code: made before the lock, dropped after it.
+        let waker = context.waker().clone();
+        let mut state = self.state.lock();
+        if state.pending == 0 {
+            return Poll::Ready(state.all());
+        }
+        let replaced = state.wakers.insert(seat, waker);
+        drop(state);
+        drop(replaced);
+        Poll::Pending
     }
 
     fn settle_rest(&self, error: &TransferError) {
@@ -137,7 +163,8 @@ impl Transfer {
         let state = State {
             results: results.into_iter().map(Some).collect(),
             pending: 0,
-            waker: None,
+            wakers: BTreeMap::new(),
+            seats: OWN_SEAT,
             watch: None,
         };
         let shared =
@@ -169,6 +196,14 @@ impl Transfer {
     pub fn cancel(&self) {
         self.shared.ticket.cancel();
         self.shared.settle_rest(&TransferError::Cancelled);
+    }
+
+    /// The results, for one more to await while others do, or wait: dropping this future gives up
+    /// that wait alone.
+    pub fn results(&self) -> impl Future<Output = Vec<BlockResult>> + Send + Sync + use<> {
+        let mut state = self.shared.state.lock();
+        state.seats += 1;
+        Results { shared: self.shared.clone(), seat: state.seats }
     }
 
     /// Waits for all results, at most `timeout` and never past the deadline; `None` when they are
@@ -208,16 +243,22 @@ impl Future for Transfer {
     type Output = Vec<BlockResult>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        // Wakers are foreign code: made before the lock, dropped after it.
-        let waker = context.waker().clone();
-        let mut state = self.shared.state.lock();
-        if state.pending == 0 {
-            return Poll::Ready(state.all());
-        }
-        let replaced = state.waker.replace(waker);
-        drop(state);
-        drop(replaced);
-        Poll::Pending
+        self.shared.poll(OWN_SEAT, context)
+    }
+}
+
+impl Future for Results {
+    type Output = Vec<BlockResult>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        self.shared.poll(self.seat, context)
+    }
+}
+
+impl Drop for Results {
+    fn drop(&mut self) {
+        let waker = self.shared.state.lock().wakers.remove(&self.seat);
+        drop(waker);
     }
 }
 
@@ -225,5 +266,48 @@ impl fmt::Debug for Transfer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let state = self.shared.state.lock();
         write!(f, "Transfer({} of {} blocks pending)", state.pending, state.results.len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        pin::pin,
+        sync::atomic::{AtomicUsize, Ordering},
+        task::Wake,
+    };
+
+    use super::*;
+
+    #[derive(Default)]
+    struct Woken(AtomicUsize);
+
+    impl Wake for Woken {
+        fn wake(self: std::sync::Arc<Self>) {
+            self.0.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    #[test]
+    fn each_of_several_waits_is_woken_once_and_given_up_alone() {
+        let (transfer, sink) = transfer(1, None, &DeadlineTimer::new());
+        let wakers: [std::sync::Arc<Woken>; 3] = Default::default();
+        let mut given_up = Box::pin(transfer.results());
+        let mut first = pin!(transfer.results());
+        let mut own = pin!(transfer);
+        for _ in 0..2 {
+            let [a, b, c] = wakers.clone().map(Waker::from);
+            assert!(given_up.as_mut().poll(&mut Context::from_waker(&a)).is_pending());
+            assert!(first.as_mut().poll(&mut Context::from_waker(&b)).is_pending());
+            assert!(own.as_mut().poll(&mut Context::from_waker(&c)).is_pending());
+        }
+        drop(given_up);
+        assert_eq!(std::sync::Arc::strong_count(&wakers[0]), 1);
+        sink.set(0, Ok(Arrival::Copied));
+        assert_eq!(wakers.each_ref().map(|woken| woken.0.load(Ordering::SeqCst)), [0, 1, 1]);
+        let mut context = Context::from_waker(Waker::noop());
+        let all = Poll::Ready(vec![Ok(Arrival::Copied)]);
+        assert_eq!(first.poll(&mut context), all);
+        assert_eq!(own.poll(&mut context), all);
     }
 }

@@ -16,6 +16,8 @@ pub(super) const FLAG_IS_COPIED: u64 = 1 << 1;
 
 /// Ordinary memory.
 pub(super) const DEVICE_CPU: i32 = 1;
+/// Ordinary memory that a GPU driver knows.
+pub(super) const DEVICE_CUDA_HOST: i32 = 3;
 
 pub(super) const CODE_INT: u8 = 0;
 pub(super) const CODE_UINT: u8 = 1;

@@ -24,7 +24,7 @@ pub(crate) fn tokens(tensor: &Bound<'_, PyAny>) -> PyResult<Vec<u32>> {
             "tokens: a tensor on device {device:?}; bring it to the CPU first, such as tokens.cpu()"
         )));
     }
-    let capsule = export(tensor)?;
+    let capsule = capsule_of(tensor)?;
     let capsule = capsule.cast::<PyCapsule>()?;
     if let Ok(managed) = capsule.pointer_checked(Some(VERSIONED)) {
         let managed = managed.cast::<ManagedVersioned>();
@@ -46,7 +46,7 @@ pub(crate) fn tokens(tensor: &Bound<'_, PyAny>) -> PyResult<Vec<u32>> {
 }
 
 /// A capsule, of the newest form that the producer knows.
-fn export<'py>(tensor: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+pub(super) fn capsule_of<'py>(tensor: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
     let py = tensor.py();
     let terms = PyDict::new(py);
     terms.set_item("max_version", (1, 1))?;
