@@ -70,6 +70,10 @@ $(MDBOOK):
 	cargo install --quiet --locked --version $(MDBOOK_VERSION) --no-default-features \
 	  --features search --root $(dir $(@D)) mdbook
 
+.PHONY: crash
+crash: ## kill a process that stores blocks, a thousand times, and look at what it left
+	DYNAMO_TEST_CRASH_ROUNDS=1000 cargo test --release --locked --test crash -- --nocapture
+
 .PHONY: bench
 bench: ## benchmarks; each figure is one line of JSON with its reference from the same run
 	cargo bench --locked

@@ -167,7 +167,7 @@ fn a_file_named_by_the_program_replaces_the_one_in_the_environment() {
 
 #[test]
 fn parts_that_are_not_built_are_refused_by_name() {
-    for name in ["disk", "remote", "nixl"] {
+    for name in ["remote", "nixl"] {
         let variable = format!("DYNAMO_LLM_{}_DIR", name.to_uppercase());
         for findings in [
             refused(Config::from_value(json!({name: {"dir": "/x"}}))),
@@ -183,6 +183,12 @@ fn parts_that_are_not_built_are_refused_by_name() {
         }
         assert!(Config::from_value(json!({name: null})).is_ok(), "not stated");
     }
+    let budget = json!({"disk": {"write_bytes_per_day": 1}});
+    let text = refused(Config::from_value(budget))[0].to_string();
+    assert!(text.contains("write_bytes_per_day is not part of this version"), "{text}");
+    let drives = json!({"disk": [{"dir": "/a"}, {"dir": "/b"}]});
+    let text = refused(Config::from_value(drives))[0].to_string();
+    assert!(text.contains("disk") && text.contains("expected a table"), "{text}");
     let findings = refused(Config::from_value(json!({"offload": {"policy": "write_back"}})));
     assert!(findings[0].message.contains("write_through, manual"), "{findings:?}");
 }
@@ -309,6 +315,22 @@ fn a_host_smaller_than_the_device_is_worth_a_warning() {
     assert_eq!(fields(&refused(config.validate())), ["host.blocks"]);
     config.host.capacity = Capacity::Blocks(100);
     assert_eq!(config.validate().unwrap(), []);
+}
+
+#[test]
+fn a_disk_is_held_against_the_tier_above_it() {
+    let mut config = small();
+    config.disk.dir = Some("cache".to_owned());
+    let mut warned = |device, host, disk| {
+        config.device.capacity = Capacity::Blocks(device);
+        config.host.capacity = Capacity::Blocks(host);
+        config.disk.capacity = Capacity::Blocks(disk);
+        let findings = config.validate().unwrap();
+        findings.into_iter().map(|finding| finding.field).collect::<Vec<_>>()
+    };
+    assert_eq!(warned(100, 20, 10), ["host.blocks", "disk.blocks"]);
+    assert_eq!(warned(10, 20, 30), [""; 0]);
+    assert_eq!(warned(100, 0, 10), ["disk.blocks"]);
 }
 
 #[test]

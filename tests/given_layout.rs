@@ -108,8 +108,7 @@ fn two_packings_never_share_a_cache() {
         assert_ne!(fingerprint(&tokens_first, host), fingerprint(&heads_first, host));
     }
     assert_eq!(fingerprint(&heads_first, false), fingerprint(&heads_first, true));
-    let host =
-        |manager: &KvBlockManager| manager.host().unwrap().blocks().memory().layout().clone();
+    let host = |manager: &KvBlockManager| manager.host().unwrap().blocks().layout().clone();
     assert_eq!(host(&heads_first).packing(), Some("head:2,token:4,element:8"));
     assert!(!host(&heads_first).is_token_major());
     assert!(host(&tokens_first).is_token_major());

@@ -232,7 +232,7 @@ fn each_counter_counts_what_was_really_done() {
     drop(held);
     rig.clear_device();
     assert_eq!(rig.get(&wanted[..6]).blocks.len(), 6);
-    let bytes = rig.manager.host().unwrap().blocks().memory().layout().block_bytes() as u64;
+    let bytes = rig.manager.host().unwrap().blocks().layout().block_bytes() as u64;
     let down = edge(&rig, DOWN);
     assert_eq!((down.blocks, down.bytes, down.present), (10, 10 * bytes, 2));
     assert_eq!(down.failures.values().sum::<u64>(), 1);

@@ -141,7 +141,7 @@ fn large_blocks_are_sealed_in_tiles_and_come_back_whole() {
     let arrived = rig.get(&wanted);
     assert!(arrived.blocks.iter().all(is_right));
     let host = rig.manager.host().unwrap();
-    assert!(host.blocks().memory().tiling().tiles_per_region() > 1);
+    assert!(host.blocks().tiling().tiles_per_region() > 1);
     let held = host.match_slots(&wanted.iter().copied().map(Into::into).collect::<Vec<_>>());
     assert_eq!(host.blocks().verify(&held.unwrap()).unwrap(), [true; 3]);
 }

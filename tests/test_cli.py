@@ -205,11 +205,12 @@ def test_plot_is_a_picture(cli: Cli, chat: Path, tmp_path: Path, args: tuple[str
 @pytest.mark.parametrize(
     ("args", "words"),
     [
-        # Known, and not built: refused by name.
-        (["--disk", "cache"], ["--disk", "not part of this version"]),
-        (["--disk"], ["--disk", "not part of this version"]),
-        (["--disk-blocks", "5"], ["--disk-blocks", "not part of this version"]),
-        (["--restart-every", "100"], ["--restart-every", "not part of this version"]),
+        # A disk tier has a directory, and a size.
+        (["--disk", ""], ["--disk", "names no directory"]),
+        (["--disk"], ["--disk", "expected one argument"]),
+        (["--disk-blocks", "5"], ["--disk-blocks", "add --disk DIR"]),
+        (["--disk", "cache", "--disk-blocks", "0"], ["--disk-blocks", "holds no block"]),
+        (["--restart-every", "0"], ["--restart-every", "'0'"]),
         # Unknown, also where it is the beginning of a known one.
         (["--polic", "lru"], ["--polic"]),
         (["--policy", "lfu"], ["--policy", "'lfu'", "s3fifo"]),
@@ -302,7 +303,6 @@ def test_help_teaches(cli: Cli) -> None:
     help_text = cli("replay", "--help").stdout
     for word in ("examples:", "--verify", "mooncake", "hash_ids", "5%", "20%", "65536", "s3fifo"):
         assert word in help_text
-    assert "--disk" not in help_text
     assert max(map(len, help_text.splitlines())) <= 80
 
 
@@ -370,3 +370,48 @@ def _read_until(terminal: int, pattern: bytes | None) -> bytes:
             break
         shown += piece
     return shown
+
+
+# --- the disk tier ---
+
+
+def test_a_restarted_replay_keeps_its_hits_and_a_second_one_starts_warm(
+    cli: Cli, tmp_path: Path
+) -> None:
+    options = ("--limit", "120", "--bytes-per-block", "4096", "--verify", "--json")
+    trace = str(TRACES / "mooncake_conversation.jsonl")
+    through = (trace, *options, "--disk", "cache")
+    cold = result_of(cli("replay", *through, "--restart-every", "30"))
+    assert cold["restarts"] == 3
+    assert cold["hits"]["disk"] > 0
+    assert {"device->host", "host->disk", "disk->device"} <= cold["bytes"].keys()
+    warm = result_of(cli("replay", *through))
+    assert warm["hit_blocks"] > cold["hit_blocks"]
+
+    found = result_of(cli("disk", "inspect", "cache", "--json"))
+    keys = {"format_version", "fingerprint", "slots", "blocks", "bytes"}
+    assert keys <= found.keys()
+    assert found["bytes"] == 4096 * found["blocks"] > 0
+    verified = result_of(cli("disk", "verify", "cache", "--json"))
+    assert (verified["verified"], verified["corrupt"]) == (found["blocks"], 0)
+    assert "corrupt" in cli("disk", "verify", "cache").stdout
+
+    (data,) = (tmp_path / "cache").glob("*.data")
+    with data.open("r+b") as file:
+        byte = file.read(1)
+        file.seek(0)
+        file.write(bytes([byte[0] ^ 1]))
+    done = cli("disk", "verify", "cache", "--json")
+    assert done.returncode == 1
+    assert json.loads(done.stdout)["corrupt"] == 1
+
+
+def test_what_is_no_directory_of_blocks_is_refused(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    assert result_of(cli("disk", "inspect", "empty", "--json"))["blocks"] == 0
+    verified = result_of(cli("disk", "verify", "empty", "--json"))
+    assert (verified["verified"], verified["corrupt"]) == (0, 0)
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "notes").write_text("not ours")
+    for path in ("other", "nowhere"):
+        assert path in refusal_of(cli("disk", "verify", path))

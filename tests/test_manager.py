@@ -95,7 +95,9 @@ def test_a_number_too_long_to_print_is_refused_too() -> None:
         ({"dtype": "fp17"}, r"dtype.*fp17.*bf16"),
         ({"eviction": "random"}, r"eviction.*random.*lru"),
         ({"offload_policy": "never"}, r"offload_policy.*never.*manual"),
-        ({"disk": "/tmp/blocks"}, r"disk.*not part of this version"),  # noqa: S108
+        ({"disk": "/tmp/blocks"}, r"disk.*expected a table"),  # noqa: S108
+        ({"disk": {"dir": "blocks"}}, r"disk.bytes.*state disk.bytes"),
+        ({"disk": {"dir": "x", "write_bytes_per_day": 1}}, r"not part of this version"),
         ({"remote": {"url": "s3://x"}}, r"remote.*not part of this version"),
         ({"device_id": -1}, r"device_id = -1"),
         ({"device_id": 2**40}, r"device_id = 1099511627776"),
@@ -258,7 +260,7 @@ def looped() -> dict[str, Any]:
         ({"model": {"num_layers": 1.5}}, r"model.num_layers = 1.5"),
         ({"model": {"num_layers": True}}, r"model.num_layers = true"),
         ({"model": 7}, r"model = 7"),
-        ({"disk": {"dir": "x"}}, r"disk.*not part of this version"),
+        ({"disk": {"dir": "x"}}, r"disk.bytes.*state disk.bytes"),
         ({"device": {"blocks": 8, "bytes": 8}}, r"device.b"),
         (looped(), "nested"),
     ],
@@ -386,8 +388,10 @@ def test_offload_takes_registered_device_blocks_alone(manager: BlockManager) -> 
     shared = pool(manager).register_blocks(writable, [1])
     with pytest.raises(BlockManagerError, match="no longer valid"):
         manager.offload(writable)
-    with pytest.raises(ArgumentError, match=r'to = "disk"'):
-        manager.offload(shared, to="disk")  # type: ignore[arg-type]
+    with pytest.raises(ArgumentError, match=r'to = "tape"'):
+        manager.offload(shared, to="tape")  # type: ignore[arg-type]
+    with pytest.raises(BlockManagerError, match="no disk tier"):
+        manager.offload(shared, to="disk")
     assert manager.offload(shared).result(10) == ["ok"]
     assert manager.offload([]).result() == []
     assert manager.offload(shared[:0]).result() == []
@@ -557,3 +561,31 @@ def test_examples_run(example: str) -> None:
     subprocess.run(
         [sys.executable, "-W", "error", str(path)], env=environment(), check=True, timeout=100
     )
+
+
+def test_blocks_on_disk_outlive_their_manager(tmp_path: Path) -> None:
+    disk = {"dir": str(tmp_path / "cache"), "blocks": 16}
+    hashes = hash_tokens(list(range(64)), 16)
+
+    def made() -> BlockManager:
+        return BlockManager(2, 16, 64, device_blocks=8, host_blocks=0, disk=disk)
+
+    with made() as manager:
+        blocks = manager.allocate_blocks(len(hashes))
+        for number, block in enumerate(blocks):
+            np.from_dlpack(block)[...] = number + 1
+        device = manager.get_device_pool()
+        assert device is not None
+        registered = device.register_blocks(blocks, hashes)
+        assert set(manager.offload(registered, to="disk").result(10)) == {"ok"}
+    with made() as manager:
+        disk_pool = manager.get_disk_pool()
+        assert disk_pool is not None
+        assert disk_pool.total_blocks() == 16
+        with manager.lookup(hashes) as found:
+            assert found.counts["disk"] == len(hashes)
+        arrived = manager.onboard(hashes)
+        assert [float(np.from_dlpack(block).max()) for block in arrived] == [1, 2, 3, 4]
+        with pytest.raises(BlockManagerError, match="offloading"):
+            disk_pool.allocate_blocks(1)
+        assert manager.status()["tiers"]["disk"]["bytes"] > 0

@@ -50,6 +50,8 @@ __all__ = [
     "Transfer",
     "WaitTimeoutError",
     "__version__",
+    "disk_inspect",
+    "disk_verify",
     "hash_tokens",
     "replay",
     "replay_index",
@@ -623,7 +625,7 @@ class BlockManager:
         outer_dim: int = 2,
         device_blocks: int | None = None,
         host_blocks: int | None = None,
-        disk: object = None,
+        disk: Mapping[str, object] | None = None,
         remote: object = None,
         eviction: _Eviction = "lru",
         offload_policy: _OffloadPolicy = "write_through",
@@ -654,7 +656,8 @@ class BlockManager:
             device_blocks: Blocks of the device tier, 0 for none; `None` takes a default that fits
                 the machine.
             host_blocks: Blocks of the host tier, likewise.
-            disk: The disk tier, which this version does not have: `None`.
+            disk: The disk tier, a dict like `{"dir": "/mnt/nvme/cache", "bytes": "500 GiB"}`, with
+                the other keys of the settings `disk.*`; `None` for none.
             remote: The remote tier, which this version does not have: `None`.
             eviction: Which unheld block gives way when a tier is full, in every tier.
             offload_policy: Whether registered blocks go down by themselves, or by `offload` alone.
@@ -795,11 +798,11 @@ class BlockManager:
         `into` that were not begun with stay writable.
         """
 
-    def offload(self, blocks: _Blocks, to: Literal["host"] = "host") -> Transfer:
+    def offload(self, blocks: _Blocks, to: Literal["host", "disk"] = "host") -> Transfer:
         """Start copying registered device blocks down; the blocks may be released at once.
 
         Returns at once: `await manager.offload(blocks)` awaits the copies. Blocks that are there
-        already count as done.
+        already count as done. What is done `to="disk"` survives the death of the process.
 
         Raises:
             BlockManagerError: A block is not registered or not this device's, or the tier is off.
@@ -869,6 +872,9 @@ def replay(
     policy: str,
     device_blocks: str | None,
     host_blocks: str | None,
+    disk: str | None,
+    disk_blocks: str | None,
+    restart_every: int | None,
     bytes_per_block: int,
     verify: bool,
     limit: int | None,
@@ -883,6 +889,10 @@ def replay(
         device_blocks: Size of the device tier, `"1000"` or `"5%"` of the trace's unique blocks
             rounded down; `None` is 5 %.
         host_blocks: Size of the host tier, likewise; `None` is 20 %, `"0"` none.
+        disk: Directory of the disk tier; `None` for none. What it holds already counts.
+        disk_blocks: Size of the disk tier, likewise; `None` is 100 %.
+        restart_every: Requests after which the manager is shut down and made anew; `None` for
+            never.
         bytes_per_block: Bytes of one block.
         verify: Check every byte of every block handed out.
         limit: Stop after so many requests.
@@ -904,6 +914,33 @@ def replay(
         ConfigError: An argument or the trace cannot be used; the message says which line of it.
         StorageError: The tiers do not fit into memory.
         OSError: The trace cannot be read.
+    """
+
+def disk_inspect(path: str) -> str:
+    """Look into a directory of the disk tier: the work of `dynamo-llm disk inspect`.
+
+    Returns:
+        A JSON object: `format_version`, `fingerprint` (of most blocks; null where there are none),
+        `fingerprints` (a list of {`digest`, `label`, `blocks`}), `generation`, `slots`, `blocks`,
+        `bytes`, `dropped` {reason: records}, `sets` (a list, one for each size of block).
+
+    Raises:
+        ConfigError: It cannot be read, or is no directory of a disk tier.
+    """
+
+def disk_verify(path: str, *, progress: Callable[[int, int], object] | None) -> str:
+    """Look into a directory of the disk tier and verify every block in it.
+
+    Args:
+        path: The directory.
+        progress: Called on this thread about ten times a second with blocks done and in all. What
+            it raises, `KeyboardInterrupt` too, ends the work and passes through.
+
+    Returns:
+        What `disk_inspect` returns, with `verified` and `corrupt` (blocks whose bytes fail).
+
+    Raises:
+        ConfigError: It cannot be read, or is no directory of a disk tier.
     """
 
 def replay_index(

@@ -2,8 +2,10 @@
 //! opening a directory with a million records beside reading its table.
 //!
 //! Both sides move the same bytes in the same pieces on as many threads, to files of the same size in
-//! the same folder (`DYNAMO_BENCH_DIR`, else the build folder). The last figure is the latency of
-//! single loads while stores run at full rate, beside the same without stores.
+//! the same folder (`DYNAMO_BENCH_DIR`, else the build folder). One figure is the latency of single
+//! loads while stores run at full rate, beside the same without stores. The same again through a
+//! whole manager: blocks that are sealed, recorded, verified and registered; and starting one over a
+//! million blocks.
 #![allow(missing_docs, clippy::print_stdout, clippy::print_stderr, clippy::unwrap_used)]
 
 mod figure;
@@ -23,8 +25,14 @@ use dynamo_llm::block_manager::io::{
     AlignedBuffer, IoBuffer, IoEngine, IoRequest, IoWork, Lane, PsyncEngine, PsyncOptions,
 };
 use dynamo_llm::block_manager::storage::disk::{
-    DiskDirectory, DiskOptions, DiskRecord, DiskSlot, EngineName, Geometry, Preallocation,
+    DiskDirectory, DiskOptions, DiskRecord, DiskSlot, EngineName, Geometry, Preallocation, inspect,
 };
+use dynamo_llm::block_manager::{
+    EvictionMode, KvBlockManager, KvBlockManagerConfig, KvManagerModelConfig, OnboardOptions,
+    Registration, SequenceHash, Tier,
+    config::{Capacity, Config, LayoutKind, OffloadPolicy},
+};
+use dynamo_llm::common::dtype::DType;
 
 const MIB: usize = 1 << 20;
 /// Requests at the drive at once, on both sides.
@@ -287,6 +295,141 @@ fn recovery(folder: &Path) {
     );
 }
 
+/// A manager with a device tier of `blocks` blocks, each a run of pages, and a disk tier.
+fn manager(folder: &Path, bytes: usize, blocks: usize, on_disk: usize) -> KvBlockManager {
+    let mut settings = Config::default();
+    settings.model = KvManagerModelConfig::builder()
+        .num_layers(1)
+        .outer_dim(1)
+        .page_size((bytes / 4096).max(1))
+        .inner_dim(2048)
+        .dtype(DType::FP16)
+        .build();
+    settings.device.capacity = Capacity::Blocks(blocks);
+    settings.device.layout = LayoutKind::Paged;
+    settings.device.prefault = true;
+    settings.host.capacity = Capacity::Blocks(0);
+    settings.disk.dir = Some(folder.to_str().unwrap().to_owned());
+    settings.disk.capacity = Capacity::Blocks(on_disk);
+    settings.disk.io_threads = DEPTH;
+    settings.offload.policy = OffloadPolicy::Manual;
+    let mut io = PsyncOptions::default();
+    (io.load_threads, io.store_threads) = (DEPTH, DEPTH);
+    let config = KvBlockManagerConfig::builder().settings(settings).disk_io(io).build().unwrap();
+    KvBlockManager::new_blocking(config).unwrap()
+}
+
+/// Registers a chain on the device under names that nobody has used, and stores it.
+fn store(manager: &KvBlockManager, blocks: usize, names: &mut u128) -> Vec<SequenceHash> {
+    let device = manager.device().unwrap();
+    let names = (0..blocks).map(|_| {
+        *names += 1;
+        SequenceHash::from_u128(*names << 64 | *names)
+    });
+    let names: Vec<SequenceHash> = names.collect();
+    let slots = device.allocate_slots(blocks).unwrap();
+    let held = device.register_slots(slots, &Registration::chain(&names, 0, None)).unwrap();
+    let results = manager.offload_slots_to(&held, Tier::Disk).unwrap().wait(None).unwrap();
+    assert!(results.iter().all(Result::is_ok));
+    names
+}
+
+/// What whole blocks cost: sums, records, pools and all.
+fn sealed(folder: &Path, mib: usize) {
+    let count = CALL / (mib * MIB);
+    let manager = manager(&folder.join(format!("sealed{mib}")), mib * MIB, count, 2 * count);
+    let plain = Plain::new(folder, mib * MIB, count);
+    let mut buffers: Vec<_> = (0..DEPTH).map(|_| filled(mib * MIB)).collect();
+    let mut names = 0;
+    // The files have their room and the memory its pages before anything is measured.
+    store(&manager, count, &mut names);
+    store(&manager, count, &mut names);
+    let device = manager.device().unwrap();
+    figure::compare(
+        &format!("disk_tier_store_{mib}mib"),
+        "bytes/s",
+        CALL as f64,
+        || drop(store(&manager, count, &mut names)),
+        "a loop of direct I/O on as many threads",
+        || plain.each(true, &mut buffers),
+    );
+    let stored = store(&manager, count, &mut names);
+    figure::compare(
+        &format!("disk_tier_load_{mib}mib"),
+        "bytes/s",
+        CALL as f64,
+        || {
+            device.trigger_eviction_blocking(EvictionMode::Aggressive).unwrap();
+            let found = manager.lookup(&stored).unwrap();
+            let arrived = manager.onboard_slots(found, OnboardOptions::default()).unwrap();
+            assert_eq!(arrived.len(), count);
+        },
+        "a loop of direct I/O on as many threads",
+        || plain.each(false, &mut buffers),
+    );
+}
+
+/// From nothing to a manager that finds a million blocks.
+fn restart(folder: &Path) {
+    const BLOCKS: usize = 1_000_000;
+    let folder = folder.join("restart");
+    drop(manager(&folder, 4096, 8, BLOCKS));
+    // The books of a million blocks, under the fingerprint that the manager has entered.
+    let digest = inspect(&folder).unwrap().fingerprints[0].digest;
+    let geometry = Geometry::new(4096, 1).unwrap();
+    let mut options = DiskOptions::new(u64::MAX, geometry);
+    options.preallocation = Preallocation::Never;
+    let (directory, _) = DiskDirectory::open(&folder, options).unwrap();
+    let fingerprint = directory.fingerprint(digest, "").unwrap();
+    let set = directory.current();
+    let slots: Vec<u32> = directory.grow(set, BLOCKS as u32).unwrap().collect();
+    for some in slots.chunks(1000) {
+        let record = |&slot: &u32| {
+            let key = (u128::from(slot) << 64 | (u128::from(slot) + 1)).to_le_bytes();
+            let parent = u128::from(slot.wrapping_sub(1)) << 64 | u128::from(slot);
+            let record = DiskRecord {
+                key,
+                group: 0,
+                engine: EngineName::default(),
+                // Chains of a thousand.
+                parent: (slot % 1000 > 0).then(|| parent.to_le_bytes()),
+                depth: slot % 1000,
+                fingerprint,
+                codec: 0,
+                stored_len: 4096,
+                seal_root: key,
+                generation: directory.generation(),
+                last_use: u64::from(slot / 1000) + 1,
+            };
+            (DiskSlot { set, slot }, record)
+        };
+        directory.write_records(&some.iter().map(record).collect::<Vec<_>>()).unwrap();
+    }
+    drop(directory);
+    let table: PathBuf = std::fs::read_dir(&folder)
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .find(|path| path.extension().is_some_and(|extension| extension == "table"))
+        .unwrap();
+    figure::compare(
+        "disk_tier_start_1m",
+        "blocks/s",
+        BLOCKS as f64,
+        || {
+            let manager = manager(&folder, 4096, 8, BLOCKS);
+            assert_eq!(manager.disk().unwrap().status().inactive, BLOCKS as u64);
+        },
+        "reading the table alone",
+        || {
+            let mut reader = BufReader::with_capacity(4 << 20, File::open(&table).unwrap());
+            let mut piece = vec![0; 4 << 20];
+            while reader.read(&mut piece).unwrap() > 0 {
+                black_box(&piece);
+            }
+        },
+    );
+}
+
 fn main() {
     if !figure::wanted() {
         return;
@@ -303,10 +446,18 @@ fn main() {
             rates(folder.path(), mib);
         }
     }
+    for mib in [1, 2] {
+        if chosen("sealed") {
+            sealed(folder.path(), mib);
+        }
+    }
     if chosen("tail") {
         tail(folder.path());
     }
     if chosen("recovery") {
         recovery(folder.path());
+    }
+    if chosen("restart") {
+        restart(folder.path());
     }
 }

@@ -31,11 +31,12 @@ pub use crate::transfer::{Arrival, BlockResult, Transfer, TransferError};
 /// Configuration: one tree from Rust, TOML, environment and dictionary.
 pub mod config {
     pub use crate::config::{
-        Capacity, Config, ConfigError, ConfigLayers, Effective, EvictionKind, FieldInfo, Finding,
-        LayoutKind, ModelConfig, ModelConfigBuilder, Nixl, OffloadConfig, OffloadPolicy,
-        ParseEvictionError, ParseLayoutKindError, ParseOffloadPolicyError, ParseSizeError,
-        RuntimeConfig, RuntimeConfigBuilder, Severity, Source, Tier, TierConfig, TransferConfig,
-        format_size, parse_size,
+        Capacity, Config, ConfigError, ConfigLayers, DiskConfig, DiskDurability, Effective,
+        EvictionKind, FieldInfo, Finding, LayoutKind, ModelConfig, ModelConfigBuilder, Nixl,
+        OffloadConfig, OffloadPolicy, ParseDurabilityError, ParseEvictionError,
+        ParseLayoutKindError, ParseOffloadPolicyError, ParseSizeError, RuntimeConfig,
+        RuntimeConfigBuilder, Severity, Source, Tier, TierConfig, TransferConfig, format_size,
+        parse_size,
     };
 }
 
@@ -128,6 +129,7 @@ pub mod storage {
             RecoveryReport, SetId, SetUse, SlotMemory, SlotPlace, Superblocks, WalkedSlot, inspect,
             walk,
         };
+        pub use crate::transfer::disk::{Verification, verify};
     }
 
     pub use crate::storage::{
@@ -140,9 +142,11 @@ pub mod storage {
 
 /// Moving blocks.
 pub mod transfer {
+    pub use crate::transfer::disk::{DiskBlocks, DiskBlocksOptions, DiskEngine, RecoveredSlot};
     pub use crate::transfer::kernel;
     pub use crate::transfer::{
-        Arrival, BlockMemory, BlockPair, BlockResult, Corruption, FaultEngine, Faults, HostEngine,
-        Job, Reports, Ticket, Transfer, TransferEngine, TransferError, TransferPlan,
+        Arrival, BlockLabel, BlockMemory, BlockPair, BlockPlace, BlockResult, Corruption,
+        FaultEngine, Faults, HostEngine, Job, Reports, Ticket, Transfer, TransferEngine,
+        TransferError, TransferPlan,
     };
 }

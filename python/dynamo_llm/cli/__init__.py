@@ -15,7 +15,7 @@ import sys
 from collections.abc import Sequence
 
 from dynamo_llm._core import ConfigError, DynamoError, StorageError, __version__
-from dynamo_llm.cli import replay
+from dynamo_llm.cli import disk, replay
 from dynamo_llm.cli.args import Parser, UsageError
 
 EXIT_FAULT = 1
@@ -45,6 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     replay.add_parser(commands)
+    disk.add_parser(commands)
 
     args = parser.parse_args(argv)
     try:

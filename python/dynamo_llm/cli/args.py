@@ -6,7 +6,6 @@ means (does this tier fit into memory? how many blocks are 5 %?) is the core's t
 
 import argparse
 import re
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -38,26 +37,6 @@ class Parser(argparse.ArgumentParser):
         """Name what is wrong on one line of stderr and leave with status 2."""
         line = " ".join(message.split())
         self.exit(2, f"{self.prog}: error: {line} (see {self.prog} --help)\n")
-
-
-class NotInThisVersion(argparse.Action):
-    """An option that is known, whose part is not built: refused by name, never ignored."""
-
-    def __init__(self, **options: Any) -> None:
-        # Its value is optional, so that the refusal comes first whatever follows it.
-        super().__init__(nargs="?", help=argparse.SUPPRESS, **options)
-
-    def __call__(
-        self,
-        parser: argparse.ArgumentParser,  # noqa: ARG002
-        namespace: argparse.Namespace,  # noqa: ARG002
-        values: str | Sequence[Any] | None,  # noqa: ARG002
-        option_string: str | None = None,  # noqa: ARG002
-    ) -> NoReturn:
-        """Refuse."""
-        raise argparse.ArgumentError(
-            self, "not part of this version; leave it out, blocks live in the device and host tiers"
-        )
 
 
 def count(text: str) -> int:
@@ -125,6 +104,17 @@ def trace(text: str) -> str:
         text.encode()
     except UnicodeEncodeError:
         raise argparse.ArgumentTypeError(f"{_short(text)} is not UTF-8; rename the file") from None
+    return text
+
+
+def directory(text: str) -> str:
+    """The path of a directory, there or not."""
+    if not text:
+        raise argparse.ArgumentTypeError("'' names no directory; write it like /mnt/nvme/cache")
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise argparse.ArgumentTypeError(f"{_short(text)} is not UTF-8; name another") from None
     return text
 
 

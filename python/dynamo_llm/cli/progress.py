@@ -4,11 +4,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 Report = Callable[[int, int], None]
-"""Told how many requests are done, and of how many."""
+"""Told how many are done, and of how many."""
 
 
 @contextmanager
-def bar(label: str, *, shown: bool) -> Iterator[Report]:
+def bar(label: str, *, shown: bool, unit: str = "requests") -> Iterator[Report]:
     """Show a progress bar for the time of the `with` block, fed through what it yields.
 
     It appears with the first report: work that is refused leaves its one line of error alone on
@@ -33,7 +33,7 @@ def bar(label: str, *, shown: bool) -> Iterator[Report]:
         TextColumn("{task.description}"),
         BarColumn(),
         MofNCompleteColumn(),
-        TextColumn("requests"),
+        TextColumn(unit),
         TimeRemainingColumn(compact=True, elapsed_when_finished=True),
         console=Console(stderr=True),
     )

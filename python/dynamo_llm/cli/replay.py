@@ -25,8 +25,9 @@ _DESCRIPTION = """\
 Replay a recorded request trace through the block manager: real lookups, real
 evictions, real bytes. A block that is not found is filled with a pattern made
 from its key, in the device tier (ordinary memory on a machine with no GPU), and
-copied through to the host tier. A request's hit is the longest prefix that is
-brought back; in production the rest would be computed again.
+copied through to the host tier and, with --disk, to a drive. A request's hit is
+the longest prefix that is brought back; in production the rest would be
+computed again.
 
 With --index-only no byte moves, which is how to ask many questions about one
 trace quickly: which capacity, which eviction policy?
@@ -50,6 +51,9 @@ examples:
   500 requests, larger blocks and a small device tier, for a script:
     dynamo-llm replay trace.jsonl --limit 500 --bytes-per-block 1048576 \\
         --device-blocks 1% --json
+  What does a drive bring, when the cache is restarted now and then? A second
+  run over the same directory starts warm:
+    dynamo-llm replay trace.jsonl --disk /mnt/nvme/cache --restart-every 1000
   How the hit rate of each tier developed, as a picture:
     dynamo-llm replay trace.jsonl --plot hits.png
   What would twice the memory, or another policy, bring?
@@ -109,8 +113,24 @@ def add_parser(commands: "argparse._SubParsersAction[types.Parser]") -> None:
         help=f"bytes of one block (default: {DEFAULT_BYTES_PER_BLOCK})",
     )
     tiers.add_argument("--verify", action="store_true", help="check every byte handed out")
-    for option in ("--disk", "--disk-blocks", "--restart-every"):
-        tiers.add_argument(option, action=types.NotInThisVersion)
+    tiers.add_argument(
+        "--disk",
+        metavar="DIR",
+        type=types.directory,
+        help="directory of a disk tier; what it holds already counts",
+    )
+    tiers.add_argument(
+        "--disk-blocks",
+        metavar="SIZE",
+        type=types.capacity,
+        help="size of the disk tier (default: 100%%)",
+    )
+    tiers.add_argument(
+        "--restart-every",
+        metavar="REQUESTS",
+        type=types.count,
+        help="shut the cache down and open it again after so many requests",
+    )
 
     index = parser.add_argument_group("without bytes")
     index.add_argument(
@@ -170,6 +190,9 @@ def _replay(args: argparse.Namespace, report: progress.Report) -> dict[str, Any]
         policy=args.policy[0],
         device_blocks=args.device_blocks,
         host_blocks=args.host_blocks,
+        disk=args.disk,
+        disk_blocks=args.disk_blocks,
+        restart_every=args.restart_every,
         bytes_per_block=args.bytes_per_block or DEFAULT_BYTES_PER_BLOCK,
         verify=args.verify,
         limit=args.limit,
@@ -198,7 +221,7 @@ def _replay_index(args: argparse.Namespace, report: progress.Report) -> dict[str
 
 def _as_typed(message: str) -> str:
     """The message of the core with the names of its settings as the options they came from."""
-    names = r"\b(device[._]blocks|host[._]blocks|bytes_per_block)\b"
+    names = r"\b(device[._]blocks|host[._]blocks|disk[._]blocks|bytes_per_block)\b"
     return re.sub(names, lambda name: "--" + re.sub("[._]", "-", name[0]), message)
 
 
@@ -209,7 +232,15 @@ def _check_together(args: argparse.Namespace) -> None:
             raise types.UsageError(
                 "--index-only needs a size: add --capacity 5% or --sweep 1%,2%,5%"
             )
-        for option in ("device_blocks", "host_blocks", "bytes_per_block", "verify"):
+        for option in (
+            "device_blocks",
+            "host_blocks",
+            "disk",
+            "disk_blocks",
+            "restart_every",
+            "bytes_per_block",
+            "verify",
+        ):
             if getattr(args, option):
                 raise types.UsageError(
                     f"--{option.replace('_', '-')} has no meaning with --index-only, which moves "
@@ -222,6 +253,10 @@ def _check_together(args: argparse.Namespace) -> None:
                     f"--{option} is for --index-only: add that, or give the tiers their sizes "
                     "with --device-blocks and --host-blocks"
                 )
+        if args.disk_blocks and not args.disk:
+            raise types.UsageError(
+                "--disk-blocks is the size of a disk tier: add --disk DIR, or drop it"
+            )
     if len(args.policy) > 1 and not args.sweep:
         raise types.UsageError(
             f"--policy names {len(args.policy)} policies ({','.join(args.policy)}): give one, or "

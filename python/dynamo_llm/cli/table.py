@@ -36,6 +36,25 @@ def show_index(result: Result) -> None:
     )
 
 
+def show_disk(directory: str, result: Result) -> None:
+    """Show what `_core.disk_inspect` or `_core.disk_verify` returned."""
+    summary = _table("", "")
+    summary.add_row("format version", str(result["format_version"]))
+    summary.add_row("slots", _count(result["slots"]))
+    summary.add_row("blocks", _count(result["blocks"]))
+    summary.add_row("their bytes", _bytes(result["bytes"]))
+    for reason, count in result["dropped"].items():
+        summary.add_row(f"records {reason}", _count(count))
+    if "verified" in result:
+        corrupt = result["corrupt"]
+        summary.add_row("verified", _count(result["verified"]))
+        summary.add_row("corrupt", Text(_count(corrupt), style="bold red" if corrupt else "green"))
+    models = _table("model", "blocks", "fingerprint")
+    for one in result["fingerprints"]:
+        models.add_row(Text(one["label"]), _count(one["blocks"]), one["digest"][:16])
+    _show(directory, summary, models)
+
+
 def _show(title: str, *parts: Table | str) -> None:
     console = Console(highlight=False)
     # A `Text`, since a file name may look like markup.

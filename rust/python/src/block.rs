@@ -79,7 +79,7 @@ impl Block {
     }
 
     fn page_size(&self) -> Result<usize, Failure> {
-        Ok(self.batch.get()?.tier().memory().layout().page_size())
+        Ok(self.batch.get()?.tier().layout().page_size())
     }
 
     fn start(&self, tokens: TokenBlock) -> Result<(), Failure> {
@@ -253,7 +253,7 @@ impl Block {
     }
 
     fn __len__(&self) -> Result<usize, Failure> {
-        Ok(self.batch.get()?.tier().memory().layout().num_layers())
+        Ok(self.batch.get()?.tier().layout().num_layers())
     }
 
     fn __bool__(&self) -> Result<bool, Failure> {

@@ -130,6 +130,7 @@ impl From<ManagerError> for Failure {
             ManagerError::Layout { tier, source } => {
                 Self::new(Kind::Config, format!("{tier} tier: {}", chain(&source)))
             }
+            ManagerError::Disk { .. } => Self::new(Kind::Storage, error),
             other => Self::manager(chain(&other)),
         }
     }

@@ -43,12 +43,12 @@ pub(crate) struct Tensor {
 impl Extent {
     /// The element type that is shown.
     pub(crate) fn dtype(&self) -> DType {
-        if self.bytes { DType::UINT8 } else { self.tier.memory().layout().dtype() }
+        if self.bytes { DType::UINT8 } else { self.tier.layout().dtype() }
     }
 
     /// The shape for so many blocks.
     pub(crate) fn shape(&self, blocks: usize) -> Vec<usize> {
-        let layout = self.tier.memory().layout();
+        let layout = self.tier.layout();
         let bytes = if self.bytes { layout.dtype().size_bytes() } else { 1 };
         let mut shape = Vec::with_capacity(MAX_DIMS);
         if self.list {
@@ -64,13 +64,13 @@ impl Extent {
     fn layers(&self) -> std::ops::Range<usize> {
         match self.layer {
             Some(layer) => layer..layer + 1,
-            None => 0..self.tier.memory().layout().num_layers(),
+            None => 0..self.tier.layout().num_layers(),
         }
     }
 
     /// Fails where a region is not its tokens in turn: nothing then has the shape that is shown.
     fn check_packing(&self) -> PyResult<()> {
-        let layout = self.tier.memory().layout();
+        let layout = self.tier.layout();
         match layout.packing() {
             Some(packing) if !layout.is_token_major() => Err(PyBufferError::new_err(format!(
                 "the device tier lies in tensors packed {packing}, which no tensor of (tokens, \
@@ -83,7 +83,7 @@ impl Extent {
     /// The bytes of each block in turn, in canonical order.
     pub(crate) fn spans(&self, ids: &[u32]) -> PyResult<Vec<Span>> {
         self.check_packing()?;
-        let layout = self.tier.memory().layout();
+        let layout = self.tier.layout();
         let mut spans = Vec::new();
         for &id in ids {
             spans.extend(layout.spans(id as usize, self.layers()).map_err(refuse)?);
@@ -93,7 +93,7 @@ impl Extent {
 
     /// The address of a run.
     pub(crate) fn address(&self, span: Span) -> PyResult<*mut u8> {
-        let storage = &self.tier.memory().storages()[span.storage];
+        let storage = &self.tier.memory().map_err(refuse)?.storages()[span.storage];
         let start = storage.ptr_at(span.offset, span.len);
         start.map(NonNull::as_ptr).map_err(refuse)
     }
@@ -113,11 +113,11 @@ impl Extent {
     /// The tensor that shows the slots `ids` in place.
     pub(crate) fn in_place(&self, ids: &[u32]) -> PyResult<Tensor> {
         self.check_packing()?;
-        self.tier.memory().check_accessible().map_err(refuse)?;
+        self.tier.memory().and_then(|memory| memory.check_accessible()).map_err(refuse)?;
         let Some(&first) = ids.first() else {
             return Ok(self.packed(0, std::ptr::null_mut()));
         };
-        let layout = self.tier.memory().layout();
+        let layout = self.tier.layout();
         if let (&[id], None) = (ids, self.layer)
             && let Some(span) = layout.contiguous_block(id as usize)
         {
@@ -148,7 +148,7 @@ impl Extent {
 
     /// The one run of a region.
     fn region(&self, id: u32, layer: usize, outer: usize) -> PyResult<Span> {
-        let layout = self.tier.memory().layout();
+        let layout = self.tier.layout();
         let mut spans = layout.region_spans(id as usize, layer, outer).map_err(refuse)?;
         match (spans.next(), spans.next()) {
             (Some(span), None) => Ok(span),
@@ -158,7 +158,7 @@ impl Extent {
 
     /// Bytes from block to block, layer to layer, outer to outer, the same everywhere.
     fn distances(&self, ids: &[u32], origin: Span) -> PyResult<(usize, usize, usize)> {
-        let (layers, outer_dim) = (self.layers(), self.tier.memory().layout().outer_dim());
+        let (layers, outer_dim) = (self.layers(), self.tier.layout().outer_dim());
         let step = |to: Option<Span>| match to {
             None => Ok(0),
             Some(to) if to.storage == origin.storage && to.offset >= origin.offset => {

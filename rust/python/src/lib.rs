@@ -24,6 +24,7 @@ mod block;
 mod block_list;
 mod borrow;
 mod closing;
+mod disk;
 mod dlpack;
 mod dtype;
 mod error;
@@ -67,6 +68,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(tokens::hash_tokens, module)?)?;
     asyncio::register(module)?;
     borrow::register(module)?;
+    disk::register(module)?;
     logging::register(module)?;
     replay::register(module)
 }

@@ -300,13 +300,14 @@ impl BlockManager {
     fn offload(&self, py: Python<'_>, blocks: &Bound<'_, PyAny>, to: &str) -> PyResult<Transfer> {
         let shared = self.open(py)?;
         let manager = &shared.manager;
-        if to != Tier::Host.name() {
+        let tiers = [Tier::Host, Tier::Disk];
+        let Some(to) = tiers.into_iter().find(|tier| tier.name() == to) else {
             return Err(Failure::argument(format!(
-                "to = {:?}: blocks go down to \"host\" in this version",
+                "to = {:?}: blocks go down to \"host\" or \"disk\" in this version",
                 to.chars().take(80).collect::<String>()
             ))
             .into());
-        }
+        };
         let selection = Selection::new("blocks", blocks)?;
         let device = shared.pool(Tier::Device)?;
         let transfer = work(py, selection.len(), || -> Result<_, Failure> {
@@ -328,7 +329,7 @@ impl BlockManager {
                 Some(slots) => slots,
                 None => device.match_slots(&[])?,
             };
-            Ok(manager.offload_slots(&slots)?)
+            Ok(manager.offload_slots_to(&slots, to)?)
         });
         Ok(Transfer::new(transfer?))
     }

@@ -81,7 +81,7 @@ pub(crate) fn allocate_async<'py>(
 ) -> PyResult<Bound<'py, PyAny>> {
     let count = count("n", n)?;
     logging::drain(py)?;
-    let block_bytes = shared.pool(tier)?.blocks().memory().layout().block_bytes();
+    let block_bytes = shared.pool(tier)?.blocks().layout().block_bytes();
     let wipes = shared.extras.zero_on_allocate && count.saturating_mul(block_bytes) > BRIEF_BYTES;
     let shared = shared.clone();
     let take = move || take(&shared, tier, count);

@@ -7,6 +7,7 @@
 
 use std::{
     error::Error,
+    num::NonZeroU64,
     ops::ControlFlow,
     path::{Path, PathBuf},
     time::{Duration, Instant},
@@ -40,8 +41,8 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
 #[pyo3(
     name = "replay",
     signature = (
-        path, *, policy, device_blocks, host_blocks, bytes_per_block, verify, limit, format,
-        progress,
+        path, *, policy, device_blocks, host_blocks, disk, disk_blocks, restart_every,
+        bytes_per_block, verify, limit, format, progress,
     ),
 )]
 #[allow(clippy::too_many_arguments, reason = "they are the caller's, by name")]
@@ -51,6 +52,9 @@ fn replay_bytes(
     policy: &str,
     device_blocks: Option<&str>,
     host_blocks: Option<&str>,
+    disk: Option<PathBuf>,
+    disk_blocks: Option<&str>,
+    restart_every: Option<NonZeroU64>,
     bytes_per_block: u64,
     verify: bool,
     limit: Option<usize>,
@@ -61,6 +65,9 @@ fn replay_bytes(
         .policy(policy.parse::<EvictionKind>().map_err(config)?)
         .maybe_device_blocks(device_blocks.map(capacity).transpose()?)
         .maybe_host_blocks(host_blocks.map(capacity).transpose()?)
+        .maybe_disk(disk)
+        .maybe_disk_blocks(disk_blocks.map(capacity).transpose()?)
+        .maybe_restart_every(restart_every)
         .bytes_per_block(bytes_per_block)
         .verify(verify)
         .build();
@@ -130,19 +137,19 @@ fn trace_format(name: &str) -> PyResult<TraceFormat> {
 }
 
 /// The caller's function, and how it ended the replay.
-struct Reporter {
+pub(crate) struct Reporter {
     callback: Option<Py<PyAny>>,
     told: Option<Instant>,
     raised: Option<PyErr>,
 }
 
 impl Reporter {
-    fn new(callback: Option<Py<PyAny>>) -> Self {
+    pub(crate) fn new(callback: Option<Py<PyAny>>) -> Self {
         Self { callback, told: None, raised: None }
     }
 
     /// Called by the replay, on the thread that called us.
-    fn tell(&mut self, progress: Progress) -> ControlFlow<()> {
+    pub(crate) fn tell(&mut self, progress: Progress) -> ControlFlow<()> {
         let Progress { done, total } = progress;
         if done < total && self.told.is_some_and(|told| told.elapsed() < INTERVAL) {
             return ControlFlow::Continue(());
@@ -160,6 +167,11 @@ impl Reporter {
                 ControlFlow::Break(())
             }
         }
+    }
+
+    /// What the caller's function has raised.
+    pub(crate) fn raised(self) -> Option<PyErr> {
+        self.raised
     }
 
     /// The result as JSON, or the exception.

@@ -43,13 +43,19 @@ pub(crate) fn tree(shared: &Shared, figures: &BlockManagerMetrics) -> Value {
 }
 
 fn tier_tree(pool: &BlockPool) -> Value {
-    let memory = pool.blocks().memory();
-    let storages = memory.storages();
-    let bytes: u64 = storages.iter().map(|storage| storage.size() as u64).sum();
-    let storage = storages.first().map(|storage| storage.storage_type().to_string());
+    let place = pool.blocks().place();
+    let (bytes, storage) = match (place.memory(), place.disk()) {
+        (Some(memory), _) => {
+            let storages = memory.storages();
+            let storage = storages.first().map(|storage| storage.storage_type().to_string());
+            (storages.iter().map(|storage| storage.size() as u64).sum(), storage)
+        }
+        (None, Some(disk)) => (disk.used(), Some("disk".to_owned())),
+        (None, None) => (0, None),
+    };
     let mut tree = json!({
         "storage": storage,
-        "layout": memory.layout().to_string(),
+        "layout": place.layout().to_string(),
         "blocks": pool.total_blocks(),
         "bytes": bytes,
         "eviction": pool.policy(),

@@ -14,6 +14,7 @@
 //! Reading costs microseconds and happens once; nothing here is on a hot path.
 
 mod capacity;
+mod disk;
 mod eviction;
 mod finding;
 mod layers;
@@ -32,6 +33,7 @@ mod tree;
 mod validate;
 
 pub use capacity::{Capacity, LayoutKind, ParseLayoutKindError, TierConfig};
+pub use disk::{DiskConfig, DiskDurability, ParseDurabilityError};
 pub use eviction::{EvictionKind, ParseEvictionError};
 pub use finding::{ConfigError, Finding, Severity};
 pub use layers::ConfigLayers;

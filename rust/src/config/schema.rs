@@ -15,7 +15,8 @@ pub(super) const PREFIX: &str = "DYNAMO_LLM_";
 /// The variable that names a configuration file.
 pub(super) const FILE_VARIABLE: &str = "DYNAMO_LLM_CONFIG";
 /// Settings whose parts are known and not built.
-pub(super) const NOT_BUILT: &[&str] = &["disk", "remote", "nixl", "runtime.nixl"];
+pub(super) const NOT_BUILT: &[&str] =
+    &["disk.write_bytes_per_day", "remote", "nixl", "runtime.nixl"];
 
 /// One setting.
 pub(super) struct Field {
@@ -46,7 +47,8 @@ pub(super) fn field(path: &str) -> Option<&'static Field> {
 }
 
 /// The tables that group settings.
-pub(super) const SECTIONS: &[&str] = &["model", "runtime", "device", "host", "offload", "transfer"];
+pub(super) const SECTIONS: &[&str] =
+    &["model", "runtime", "device", "host", "disk", "offload", "transfer"];
 
 macro_rules! field {
     ($path:literal, $example:literal, $doc:literal, $($at:ident).+) => {
@@ -155,6 +157,55 @@ pub(super) static FIELDS: &[Field] = &[
     field!("host.layout", "\"paged\"", "How blocks lie in host memory.", host.layout),
     field!("host.eviction", "\"s3fifo\"", "Policy of the host tier.", host.eviction),
     field!("host.prefault", "true", "Whether host memory is committed at start.", host.prefault),
+    field!(
+        "disk.dir",
+        "\"/var/cache/dynamo\"",
+        "Directory of the disk tier; without one there is none.",
+        disk.dir
+    ),
+    capacity!(
+        disk,
+        Blocks,
+        "disk.blocks",
+        "65536",
+        "Blocks of the disk tier; 0 switches it off.",
+        "disk.bytes",
+        Setting::read
+    ),
+    capacity!(
+        disk,
+        Bytes,
+        "disk.bytes",
+        "\"500 GiB\"",
+        "The most bytes of everything in the directory; 0 switches the disk tier off.",
+        "disk.blocks",
+        read_bytes
+    ),
+    field!("disk.eviction", "\"arc\"", "Policy of the disk tier.", disk.eviction),
+    field!(
+        "disk.durability",
+        "\"power\"",
+        "What stored blocks survive: the death of the process, or the loss of power too.",
+        disk.durability
+    ),
+    field!(
+        "disk.direct",
+        "false",
+        "Whether to go past the page cache, where the file system can.",
+        disk.direct
+    ),
+    field!(
+        "disk.reuse",
+        "false",
+        "Whether to keep what is in the directory; otherwise it starts empty.",
+        disk.reuse
+    ),
+    field!(
+        "disk.io_threads",
+        "16",
+        "Blocks read at once; half as many are written at once.",
+        disk.io_threads
+    ),
     field!(
         "offload.policy",
         "\"write_through\"",

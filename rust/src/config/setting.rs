@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use serde_json::Value;
 
-use super::{EvictionKind, LayoutKind, OffloadPolicy, size::parse_size};
+use super::{DiskDurability, EvictionKind, LayoutKind, OffloadPolicy, size::parse_size};
 use crate::dtype::DType;
 
 /// A type that a setting can have.
@@ -93,7 +93,7 @@ macro_rules! by_name {
     )*};
 }
 
-by_name!(DType, EvictionKind, LayoutKind, OffloadPolicy);
+by_name!(DType, DiskDurability, EvictionKind, LayoutKind, OffloadPolicy);
 
 impl<T: Setting> Setting for Option<T> {
     fn read(value: &Value) -> Result<Self, String> {

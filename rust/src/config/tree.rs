@@ -6,8 +6,8 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::{Map, Value};
 
 use super::{
-    ConfigError, ConfigLayers, Effective, EvictionKind, Finding, ModelConfig, Nixl, OffloadConfig,
-    RuntimeConfig, Source, Tier, TierConfig, TransferConfig,
+    ConfigError, ConfigLayers, DiskConfig, Effective, EvictionKind, Finding, ModelConfig, Nixl,
+    OffloadConfig, RuntimeConfig, Source, Tier, TierConfig, TransferConfig,
     schema::{FIELDS, Field, field},
 };
 
@@ -31,6 +31,8 @@ pub struct Config {
     pub device: TierConfig,
     /// The host tier.
     pub host: TierConfig,
+    /// The disk tier.
+    pub disk: DiskConfig,
     /// Stores to lower tiers.
     pub offload: OffloadConfig,
     /// The copy engine.
@@ -50,6 +52,7 @@ impl Default for Config {
             strict: false,
             device: TierConfig::of(Tier::Device),
             host: TierConfig::of(Tier::Host),
+            disk: DiskConfig::default(),
             offload: OffloadConfig::default(),
             transfer: TransferConfig::default(),
             stated: BTreeMap::new(),
@@ -108,7 +111,7 @@ impl Config {
         }
     }
 
-    /// The tier's settings; `None` for a tier that this version does not have.
+    /// The settings of a tier in memory; `None` for another.
     pub fn tier(&self, tier: Tier) -> Option<&TierConfig> {
         match tier {
             Tier::Device => Some(&self.device),
@@ -129,7 +132,11 @@ impl Config {
 
     /// The policy of `tier`: its own, else the common one.
     pub fn eviction_of(&self, tier: Tier) -> EvictionKind {
-        self.tier(tier).and_then(|config| config.eviction).unwrap_or(self.eviction)
+        let own = match tier {
+            Tier::Disk => self.disk.eviction,
+            tier => self.tier(tier).and_then(|config| config.eviction),
+        };
+        own.unwrap_or(self.eviction)
     }
 
     /// The settings as TOML, readable by [`from_toml_str`](Self::from_toml_str).

@@ -39,6 +39,7 @@ impl Config {
         self.check_model(&mut report);
         self.check_tier(Tier::Device, &mut report);
         self.check_tier(Tier::Host, &mut report);
+        self.check_disk(&mut report);
         self.check_tiers(&mut report);
         self.check_traffic(&mut report);
         if self.runtime.nixl == Nixl::Enabled {
@@ -146,27 +147,71 @@ impl Config {
         }
     }
 
+    fn check_disk(&self, report: &mut Report) {
+        let disk = &self.disk;
+        report.range("disk.io_threads", disk.io_threads, MAX_THREADS);
+        match &disk.dir {
+            None => {
+                if disk.capacity != Capacity::Default && !disk.capacity.is_off() {
+                    report.error(
+                        "disk.dir",
+                        "",
+                        "not stated, and the disk tier is to hold something",
+                        "name a directory on a local drive",
+                    );
+                }
+            }
+            Some(dir) if dir.trim().is_empty() => {
+                report.error("disk.dir", "\"\"", "it is empty", "give it a value or leave it out");
+            }
+            Some(dir) if disk.capacity == Capacity::Default => report.error(
+                "disk.bytes",
+                dir,
+                "nothing says how much the directory may hold",
+                "state disk.bytes, or disk.blocks",
+            ),
+            Some(_) => {}
+        }
+        if let Capacity::Blocks(blocks) = disk.capacity {
+            let slot = self.model.block_bytes().unwrap_or_default().max(1);
+            report.slots("disk.blocks", blocks, blocks, slot);
+        }
+    }
+
     /// What tiers are to each other.
     fn check_tiers(&self, report: &mut Report) {
-        match (self.blocks(Tier::Device), self.blocks(Tier::Host)) {
-            (Some(0), Some(0)) if self.device.capacity.is_off() && self.host.capacity.is_off() => {
-                report.error(
-                    "device.blocks, host.blocks",
-                    0,
-                    "every tier is off",
-                    "give at least one tier a capacity",
+        if self.device.capacity.is_off() && self.host.capacity.is_off() {
+            report.error(
+                "device.blocks, host.blocks",
+                0,
+                "every tier is off",
+                "give at least one tier a capacity",
+            );
+        }
+        let slot = self.model.block_bytes().unwrap_or_default();
+        let disk = if self.disk.is_off() { Some(0) } else { self.disk.capacity.blocks(slot) };
+        let sizes = [
+            (Tier::Device, self.blocks(Tier::Device)),
+            (Tier::Host, self.blocks(Tier::Host)),
+            (Tier::Disk, disk),
+        ];
+        let stated: Vec<(Tier, usize)> = sizes
+            .into_iter()
+            .filter_map(|(tier, blocks)| Some((tier, blocks.filter(|&blocks| blocks > 0)?)))
+            .collect();
+        for pair in stated.windows(2) {
+            let [(upper, more), (lower, less)] = [pair[0], pair[1]];
+            if less < more {
+                report.warn(
+                    &format!("{lower}.blocks"),
+                    less,
+                    format!(
+                        "smaller than the {upper} tier of {more} blocks: the {lower} would drop \
+                         blocks that the {upper} still holds and hardly add a hit"
+                    ),
+                    format!("give the {lower} more than {more} blocks, or 0 to switch it off"),
                 );
             }
-            (Some(device), Some(host)) if 0 < host && host < device => report.warn(
-                "host.blocks",
-                host,
-                format!(
-                    "smaller than the device tier of {device} blocks: the host would drop blocks \
-                     that the device still holds and hardly add a hit"
-                ),
-                format!("give the host more than {device} blocks, or 0 to switch it off"),
-            ),
-            _ => {}
         }
     }
 
@@ -178,7 +223,8 @@ impl Config {
         }
         let deadline = usize::try_from(transfer.deadline_ms).unwrap_or(usize::MAX);
         report.range("transfer.deadline_ms", deadline, MAX_DEADLINE_MS);
-        let alone = self.device.capacity.is_off() || self.host.capacity.is_off();
+        let alone =
+            self.disk.is_off() && (self.device.capacity.is_off() || self.host.capacity.is_off());
         let asked = self.source("offload.policy") != Source::Default;
         if alone && asked && offload.policy == OffloadPolicy::WriteThrough {
             report.warn(

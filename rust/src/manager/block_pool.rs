@@ -81,7 +81,8 @@ impl BlockPool {
     /// Takes `count` blocks to write, all or none; inactive blocks are evicted for them.
     ///
     /// # Errors
-    /// [`BlockPoolError::NotEnoughBlocksAvailable`], [`BlockPoolError::ProgressEngineShutdown`].
+    /// [`BlockPoolError::NotEnoughBlocksAvailable`], [`BlockPoolError::ProgressEngineShutdown`],
+    /// [`BlockPoolError::StoredOnly`] in the disk tier.
     pub async fn allocate_blocks(&self, count: usize) -> Result<Vec<MutableBlock>, BlockPoolError> {
         self.allocate_blocks_blocking(count)
     }
@@ -104,6 +105,9 @@ impl BlockPool {
     /// The same.
     pub fn allocate_slots(&self, count: usize) -> Result<MutableSlots, BlockPoolError> {
         self.check_open()?;
+        if self.tier.disk().is_some() {
+            return Err(BlockPoolError::StoredOnly { tier: self.tier() });
+        }
         Ok(self.tier.pool().allocate(count)?)
     }
 
@@ -281,7 +285,7 @@ impl BlockPool {
     /// The same.
     pub fn reset_blocking(&self) -> Result<usize, BlockPoolError> {
         self.check_open()?;
-        Ok(self.tier.pool().reset())
+        Ok(self.tier.reset()?)
     }
 
     /// Drops inactive blocks before they are in the way; returns how many.

@@ -58,22 +58,22 @@ macro_rules! shape {
 
         /// Layers.
         pub fn num_layers(&self) -> usize {
-            self.tier.memory().layout().num_layers()
+            self.tier.layout().num_layers()
         }
 
         /// Tokens.
         pub fn page_size(&self) -> usize {
-            self.tier.memory().layout().page_size()
+            self.tier.layout().page_size()
         }
 
         /// Elements per token, layer and outer index.
         pub fn inner_dim(&self) -> usize {
-            self.tier.memory().layout().inner_dim()
+            self.tier.layout().inner_dim()
         }
 
         /// 2 where K and V lie apart, 1 where they are one.
         pub fn num_outer_dims(&self) -> usize {
-            self.tier.memory().layout().outer_dim()
+            self.tier.layout().outer_dim()
         }
 
         /// The bytes of one layer's K (`outer` 0) or V (1): `page_size * inner_dim` elements.
@@ -300,7 +300,7 @@ fn region(
     layer: usize,
     outer: usize,
 ) -> Result<(*mut u8, usize), BlockError> {
-    let layout = tier.memory().layout();
+    let layout = tier.layout();
     let (num_layers, outer_dim) = (layout.num_layers(), layout.outer_dim());
     if layer >= num_layers {
         return Err(BlockError::InvalidLayerIndex { layer, num_layers });
@@ -314,7 +314,7 @@ fn region(
 
 /// Address and length of a block.
 fn whole(tier: &TierBlocks, block: SlotId) -> Result<(*mut u8, usize), BlockError> {
-    single(tier, tier.memory().layout().contiguous_block(block as usize), None, "the block")
+    single(tier, tier.layout().contiguous_block(block as usize), None, "the block")
 }
 
 fn single(
@@ -323,9 +323,9 @@ fn single(
     second: Option<Span>,
     what: &'static str,
 ) -> Result<(*mut u8, usize), BlockError> {
-    tier.memory().check_accessible()?;
+    tier.memory()?.check_accessible()?;
     match (first, second) {
-        (Some(span), None) => Ok((tier.memory().address(span), span.len)),
+        (Some(span), None) => Ok((tier.memory()?.address(span), span.len)),
         _ => Err(BlockError::NotContiguous { what }),
     }
 }

@@ -2,7 +2,7 @@
 
 use std::ops::ControlFlow;
 
-use super::{KvBlockManagerConfig, KvManagerLayoutConfig, ManagerError, sizing};
+use super::{KvBlockManagerConfig, KvManagerLayoutConfig, ManagerError, drive, sizing};
 use crate::{
     config::{Config, ConfigError, Finding, LayoutKind, Severity, Tier},
     events::EventStream,
@@ -23,6 +23,7 @@ const BOOKS_PER_SLOT: u64 = 76 + 22 + 65;
 pub(super) struct Tiers {
     pub(super) device: Option<Arc<TierBlocks>>,
     pub(super) host: Option<Arc<TierBlocks>>,
+    pub(super) disk: Option<Arc<TierBlocks>>,
     pub(super) findings: Vec<Finding>,
 }
 
@@ -62,11 +63,10 @@ pub(super) fn tiers(
     let build = |plan: Plan<'_>, findings: &mut Vec<Finding>| {
         plan.build(settings, fingerprint, &available, events, findings).map(Arc::new)
     };
-    Ok(Tiers {
-        device: device.map(|plan| build(plan, &mut findings)).transpose()?,
-        host: host.map(|plan| build(plan, &mut findings)).transpose()?,
-        findings,
-    })
+    let device = device.map(|plan| build(plan, &mut findings)).transpose()?;
+    let host = host.map(|plan| build(plan, &mut findings)).transpose()?;
+    let disk = drive::tier(config, fingerprint, events, &mut findings)?.map(Arc::new);
+    Ok(Tiers { device, host, disk, findings })
 }
 
 /// A tier whose arithmetic is done and whose memory is not taken yet.

@@ -7,6 +7,7 @@ use crate::{
     config::{Capacity, Config, ConfigError, Finding, ModelConfig, RuntimeConfig, Severity, Tier},
     events::EventManager,
     eviction::EvictionPolicy,
+    io::{PsyncOptions, Volume},
     layout::{BlockLayout, LayoutType},
     storage::{Storage, StorageAllocator},
     sync::Arc,
@@ -69,9 +70,19 @@ pub struct KvBlockManagerConfig {
     pub(super) settings: Config,
     pub(super) device: KvManagerLayoutConfig,
     pub(super) host: KvManagerLayoutConfig,
+    pub(super) drive: Drive,
     pub(super) event_manager: Option<Arc<dyn EventManager>>,
     pub(super) engines: Option<Engines>,
     pub(super) findings: Vec<Finding>,
+}
+
+/// The live objects of the disk tier.
+#[derive(Clone, Default)]
+pub(super) struct Drive {
+    /// Instead of the directory that the settings name.
+    pub(super) volume: Option<Arc<dyn Volume>>,
+    /// Who reads and writes.
+    pub(super) io: Option<PsyncOptions>,
 }
 
 /// Who copies: up and down do not share a lane.
@@ -89,6 +100,7 @@ pub struct KvBlockManagerConfigBuilder {
     model_stated: bool,
     device: KvManagerLayoutConfig,
     host: KvManagerLayoutConfig,
+    drive: Drive,
     event_manager: Option<Arc<dyn EventManager>>,
     engines: Option<Engines>,
 }
@@ -185,6 +197,20 @@ impl KvBlockManagerConfigBuilder {
         self
     }
 
+    /// The disk tier on a volume of your own, which nobody else uses, instead of the directory that
+    /// the settings name.
+    pub fn disk_volume(mut self, volume: Arc<dyn Volume>) -> Self {
+        self.drive.volume = Some(volume);
+        self
+    }
+
+    /// How the disk tier reads and writes: threads, queues, and when a drive counts as sick. Wins
+    /// over `disk.io_threads`.
+    pub fn disk_io(mut self, options: PsyncOptions) -> Self {
+        self.drive.io = Some(options);
+        self
+    }
+
     /// Who is told what happens to blocks.
     pub fn event_manager(mut self, events: Arc<dyn EventManager>) -> Self {
         self.event_manager = Some(events);
@@ -207,12 +233,15 @@ impl KvBlockManagerConfigBuilder {
     /// # Errors
     /// [`ManagerError::Config`] with every problem at once.
     pub fn build(self) -> Result<KvBlockManagerConfig, ManagerError> {
-        let Self { mut settings, model_stated, device, host, event_manager, engines } = self;
+        let Self { mut settings, model_stated, device, host, drive, event_manager, engines } = self;
         if let Some(blocks) = device.stated_blocks() {
             settings.device.capacity = Capacity::Blocks(blocks);
         }
         if let Some(blocks) = host.stated_blocks() {
             settings.host.capacity = Capacity::Blocks(blocks);
+        }
+        if let Some(volume) = &drive.volume {
+            settings.disk.dir = Some(volume.path().to_owned());
         }
         let mut refused = Vec::new();
         if !model_stated {
@@ -237,7 +266,7 @@ impl KvBlockManagerConfigBuilder {
             }
             Err(other) => return Err(other.into()),
         };
-        Ok(KvBlockManagerConfig { settings, device, host, event_manager, engines, findings })
+        Ok(KvBlockManagerConfig { settings, device, host, drive, event_manager, engines, findings })
     }
 }
 

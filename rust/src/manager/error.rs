@@ -5,7 +5,7 @@ use crate::{
     config::{ConfigError, Tier},
     layout::LayoutError,
     pool::PoolError,
-    storage::StorageError,
+    storage::{StorageError, disk::DiskError},
     tokens::TokenError,
 };
 
@@ -91,6 +91,15 @@ pub enum BlockPoolError {
     /// The manager was shut down.
     #[error("the block manager was shut down; make a new one")]
     ProgressEngineShutdown,
+    /// Blocks come into this tier by being stored.
+    #[error("{tier} tier: blocks come into it by offloading; register them in a faster tier")]
+    StoredOnly {
+        /// The tier.
+        tier: Tier,
+    },
+    /// The drive refuses.
+    #[error("the drive refuses")]
+    Disk(#[from] DiskError),
     /// A single block refuses.
     #[error("a block refuses")]
     BlockError(#[from] BlockError),
@@ -137,6 +146,7 @@ impl From<BlockPoolError> for ManagerError {
             BlockPoolError::Pool(error) | BlockPoolError::FailedToRegisterBlock(error) => {
                 Self::Pool(error)
             }
+            BlockPoolError::Disk(source) => Self::Disk { source },
             error => Self::Blocks(error),
         }
     }
@@ -167,6 +177,12 @@ pub enum ManagerError {
         /// Why.
         source: StorageError,
     },
+    /// The directory of the disk tier cannot be had, or not be written.
+    #[error("disk tier: {source}")]
+    Disk {
+        /// Why.
+        source: DiskError,
+    },
     /// A tier's pool cannot be, or was given what is not its own.
     #[error(transparent)]
     Pool(#[from] PoolError),
@@ -182,4 +198,10 @@ pub enum ManagerError {
     /// The manager was shut down.
     #[error("the block manager was shut down; make a new one")]
     Shutdown,
+}
+
+impl From<DiskError> for ManagerError {
+    fn from(source: DiskError) -> Self {
+        Self::Disk { source }
+    }
 }

@@ -5,27 +5,25 @@ use std::{collections::BTreeMap, fmt, time::Instant};
 
 use super::{
     BlockPool, ImmutableBlock, KvBlockManagerConfig, ManagerError, MutableBlock, block_pool, build,
-    config::Engines,
+    edges::Edges,
 };
 use crate::{
-    config::{Config, Finding, OffloadPolicy, Severity, Source, Tier},
+    config::{Config, Finding, Severity, Source, Tier},
     events::EventStream,
-    metrics::{BlockManagerMetrics, Edge, LatencyHistogram},
+    metrics::{BlockManagerMetrics, LatencyHistogram},
     offload::{
-        LoadEdge, Match, Onboard, OnboardOptions, Onboarded, ResetEpoch, StoreEdge, StoreOptions,
-        TierBlocks, in_place, lookup,
+        Match, Onboard, OnboardOptions, Onboarded, ResetEpoch, StoreEdge, TierBlocks, in_place,
+        lookup,
     },
     pool::{ImmutableSlots, MutableSlots},
+    storage::disk::DiskError,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
     tokens::{Key, SequenceHash},
-    transfer::{BlockResult, DeadlineTimer, HostEngine, Transfer},
+    transfer::{BlockResult, Transfer},
 };
-
-/// Blocks under way at a time on behalf of write-through: each keeps a slot on both sides.
-const WRITE_THROUGH_IN_FLIGHT: usize = 256;
 
 /// Target of the events in which a new manager tells its [settings](KvBlockManager::settings) and
 /// [findings](KvBlockManager::findings), for embedders that tell them in another way.
@@ -44,8 +42,8 @@ pub(super) struct Inner {
     findings: Vec<Finding>,
     device: Option<BlockPool>,
     host: Option<BlockPool>,
-    pub(super) store: Option<StoreEdge>,
-    load: Option<LoadEdge>,
+    disk: Option<BlockPool>,
+    pub(super) edges: Edges,
     events: Arc<EventStream>,
     resets: ResetEpoch,
     pub(super) closed: Arc<AtomicBool>,
@@ -95,38 +93,26 @@ impl KvBlockManager {
             Some(sink) => EventStream::new(sink.clone()),
             None => EventStream::detached(),
         });
-        let build::Tiers { device, host, findings } = build::tiers(&config, &events)?;
+        let build::Tiers { device, host, disk, findings } = build::tiers(&config, &events)?;
         let settings = config.settings;
         report(&settings, &findings);
-        let timer = DeadlineTimer::new();
         let resets = ResetEpoch::default();
-        let (mut store, mut load) = (None, None);
-        if let (Some(device), Some(host)) = (&device, &host) {
-            let Engines { load: up, store: down } =
-                config.engines.unwrap_or_else(|| engines(&settings));
-            let options = StoreOptions {
-                queue_blocks: settings.offload.queue_blocks,
-                in_flight_blocks: WRITE_THROUGH_IN_FLIGHT,
-            };
-            let (upper, lower) = (device.clone(), host.clone());
-            store =
-                Some(StoreEdge::new(upper, lower, down, timer.clone(), resets.clone(), options));
-            load = Some(LoadEdge::new(device.clone(), host.clone(), up, timer, resets.clone()));
-        }
-        let write_through =
-            store.clone().filter(|_| settings.offload.policy == OffloadPolicy::WriteThrough);
+        let tiers = [device.as_ref(), host.as_ref(), disk.as_ref()];
+        let edges = Edges::new(tiers, config.engines, &settings, &resets);
         let closed = Arc::new(AtomicBool::new(false));
-        let pool = |tier, below| BlockPool::new(tier, below, closed.clone());
-        let device = device.map(|tier| pool(tier, write_through));
-        let host = host.map(|tier| pool(tier, None));
+        let pool = |tier: Arc<TierBlocks>| {
+            let below = edges.by_itself(tier.tier());
+            BlockPool::new(tier, below, closed.clone())
+        };
+        let (device, host, disk) = (device.map(&pool), host.map(&pool), disk.map(&pool));
         Ok(Self {
             inner: Arc::new(Inner {
                 settings,
                 findings,
                 device,
                 host,
-                store,
-                load,
+                disk,
+                edges,
                 events,
                 resets,
                 closed,
@@ -165,17 +151,23 @@ impl KvBlockManager {
         self.inner.host.as_ref()
     }
 
+    /// The disk tier; `None` when it is off. Its blocks come by offloading and have no views.
+    pub fn disk(&self) -> Option<&BlockPool> {
+        self.inner.disk.as_ref()
+    }
+
     /// The pool of `tier`; `None` when it is off.
     pub fn pool(&self, tier: Tier) -> Option<&BlockPool> {
         match tier {
             Tier::Device => self.device(),
             Tier::Host => self.host(),
-            Tier::Disk | Tier::Remote => None,
+            Tier::Disk => self.disk(),
+            Tier::Remote => None,
         }
     }
 
     fn tiers(&self) -> impl Iterator<Item = &BlockPool> {
-        [self.device(), self.host()].into_iter().flatten()
+        [self.device(), self.host(), self.disk()].into_iter().flatten()
     }
 
     /// The longest prefix of `hashes` over all tiers, held where it was found.
@@ -260,7 +252,7 @@ impl KvBlockManager {
         self.check_open()?;
         let begun = Instant::now();
         options.deadline = options.deadline.or_else(|| self.deadline());
-        let under_way = match (&self.inner.load, &self.inner.device) {
+        let under_way = match (&self.inner.edges.up, &self.inner.device) {
             (Some(load), _) => load.onboard(found, options)?,
             (None, Some(device)) => in_place(device.blocks(), found, options)?,
             (None, None) => return Err(ManagerError::NoSuchTier { tier: Tier::Device }),
@@ -281,16 +273,30 @@ impl KvBlockManager {
         Ok(OnboardedBlocks { blocks, results, unused })
     }
 
-    /// Copies device blocks down to the host tier. The transfer reports each block.
+    /// Copies device blocks down to the next lower tier: the host tier, or where there is none the
+    /// disk tier. The transfer reports each block.
     ///
     /// # Errors
     /// [`ManagerError::Shutdown`], [`ManagerError::NoSuchTier`] when one of the two tiers is off,
     /// [`ManagerError::Pool`] for blocks of another tier or manager: nothing is copied then.
     pub fn offload(&self, blocks: &[ImmutableBlock]) -> Result<Transfer, ManagerError> {
-        let (device, _) = self.store_edge()?;
+        self.offload_to(blocks, self.next_lower())
+    }
+
+    /// [`offload`](Self::offload) to the tier stated. What is reported to have come to the disk
+    /// tier is acknowledged: it is still there when the process has died.
+    ///
+    /// # Errors
+    /// The same.
+    pub fn offload_to(
+        &self,
+        blocks: &[ImmutableBlock],
+        to: Tier,
+    ) -> Result<Transfer, ManagerError> {
+        let (device, _) = self.store_edge(to)?;
         blocks.iter().try_for_each(|block| device.blocks().check_owner(&block.slot))?;
         match ImmutableSlots::join(blocks.iter().map(|block| block.slot.clone())) {
-            Some(slots) => self.offload_slots(&slots),
+            Some(slots) => self.offload_slots_to(&slots, to),
             None => Ok(Transfer::of_nothing()),
         }
     }
@@ -300,22 +306,39 @@ impl KvBlockManager {
     /// # Errors
     /// The same.
     pub fn offload_slots(&self, blocks: &ImmutableSlots) -> Result<Transfer, ManagerError> {
-        let (_, edge) = self.store_edge()?;
+        self.offload_slots_to(blocks, self.next_lower())
+    }
+
+    /// [`offload_to`](Self::offload_to) for one handle of many blocks.
+    ///
+    /// # Errors
+    /// The same.
+    pub fn offload_slots_to(
+        &self,
+        blocks: &ImmutableSlots,
+        to: Tier,
+    ) -> Result<Transfer, ManagerError> {
+        let (_, edge) = self.store_edge(to)?;
         Ok(edge.offload(blocks, self.deadline())?)
     }
 
-    fn store_edge(&self) -> Result<(&BlockPool, &StoreEdge), ManagerError> {
+    fn next_lower(&self) -> Tier {
+        if self.host().is_none() && self.disk().is_some() { Tier::Disk } else { Tier::Host }
+    }
+
+    fn store_edge(&self, to: Tier) -> Result<(&BlockPool, &StoreEdge), ManagerError> {
         self.check_open()?;
         let device = self.device().ok_or(ManagerError::NoSuchTier { tier: Tier::Device })?;
-        let edge = self.inner.store.as_ref();
-        Ok((device, edge.ok_or(ManagerError::NoSuchTier { tier: Tier::Host })?))
+        let edge = self.inner.edges.between(Tier::Device, to);
+        Ok((device, edge.ok_or(ManagerError::NoSuchTier { tier: to })?))
     }
 
     /// Forgets every block in every tier, copies under way included: once this returns, nothing
     /// that was cached before is found again. Blocks in use serve their holders to the end.
     ///
     /// # Errors
-    /// [`ManagerError::Shutdown`].
+    /// [`ManagerError::Shutdown`]; [`ManagerError::Disk`] when the drive could not be told, so that
+    /// a restart may find blocks of before again.
     pub async fn reset(&self) -> Result<ResetReport, ManagerError> {
         self.reset_blocking()
     }
@@ -327,12 +350,13 @@ impl KvBlockManager {
     pub fn reset_blocking(&self) -> Result<ResetReport, ManagerError> {
         self.check_open()?;
         let held = self.inner.resets.reset(|| {
-            self.tiers().map(|pool| (pool.tier(), pool.blocks().pool().reset())).collect()
+            let each = self.tiers().map(|pool| Ok((pool.tier(), pool.blocks().reset()?)));
+            // All of them, whatever one says.
+            each.collect::<Vec<Result<_, DiskError>>>()
         });
-        if let Some(store) = &self.inner.store {
-            // What was registered since the first tier was reset has waited.
-            store.resume();
-        }
+        // What was registered since the first tier was reset has waited.
+        self.inner.edges.down.iter().for_each(StoreEdge::resume);
+        let held = held.into_iter().collect::<Result<_, _>>()?;
         Ok(ResetReport { held })
     }
 
@@ -345,13 +369,7 @@ impl KvBlockManager {
             ..BlockManagerMetrics::default()
         };
         metrics.pools = self.tiers().map(|pool| (pool.tier(), pool.status())).collect();
-        let (device, host) = (Tier::Device, Tier::Host);
-        if let Some(edge) = &inner.store {
-            metrics.edges.insert(Edge { from: device, to: host }, edge.metrics());
-        }
-        if let Some(edge) = &inner.load {
-            metrics.edges.insert(Edge { from: host, to: device }, edge.metrics());
-        }
+        metrics.edges.extend(inner.edges.metrics());
         metrics.latency.insert("lookup", inner.latency.lookup.summary());
         metrics.latency.insert("onboard", inner.latency.onboard.summary());
         metrics
@@ -372,9 +390,11 @@ impl KvBlockManager {
 }
 
 impl Inner {
-    pub(super) fn close(&self) {
-        if let Some(store) = &self.store {
-            store.close();
+    /// Ends everything; waits until `deadline`, if there is one, for the drive to be free.
+    pub(super) fn close(&self, deadline: Option<Instant>) {
+        self.edges.close();
+        if let Some(disk) = self.disk.as_ref().and_then(|disk| disk.blocks().disk()) {
+            disk.close(deadline);
         }
     }
 }
@@ -383,17 +403,7 @@ impl Drop for Inner {
     fn drop(&mut self) {
         // Pools and blocks that outlive the manager find it closed; the engines end by themselves.
         self.closed.store(true, Ordering::Release);
-        self.close();
-    }
-}
-
-fn engines(settings: &Config) -> Engines {
-    let threads = settings.transfer.threads_or_default();
-    // Twice what may wait for write-through, so that explicit offloads have room beside it.
-    let limit = 2 * settings.offload.queue_blocks.max(WRITE_THROUGH_IN_FLIGHT);
-    Engines {
-        load: Arc::new(HostEngine::new("dynamo-load", threads, limit)),
-        store: Arc::new(HostEngine::new("dynamo-store", threads, limit)),
+        self.close(None);
     }
 }
 
@@ -421,6 +431,7 @@ impl fmt::Debug for KvBlockManager {
             .field("worker_id", &self.worker_id())
             .field("device", &self.device())
             .field("host", &self.host())
+            .field("disk", &self.disk())
             .finish_non_exhaustive()
     }
 }

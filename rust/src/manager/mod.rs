@@ -15,6 +15,8 @@ mod block_pool;
 mod blocks;
 mod build;
 mod config;
+mod drive;
+mod edges;
 mod error;
 mod given_layout;
 mod kv;

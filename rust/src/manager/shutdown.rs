@@ -3,10 +3,13 @@
 use std::time::{Duration, Instant};
 
 use super::{KvBlockManager, ManagerError};
-use crate::{offload::StoreEdge, sync::atomic::Ordering, transfer::Transfer};
+use crate::sync::atomic::Ordering;
 
 /// Every wait ends: a year stands for ever.
 const LONGEST_FLUSH: Duration = Duration::from_secs(365 * 24 * 3600);
+
+/// How long a shutdown waits, beyond its time, for a drive to let go of its directory.
+const GRACE: Duration = Duration::from_millis(250);
 
 /// What a shutdown left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,8 +26,9 @@ impl KvBlockManager {
     /// [`ManagerError::Shutdown`].
     pub async fn flush(&self, timeout: Duration) -> Result<usize, ManagerError> {
         self.check_open()?;
-        if let Some(flush) = self.start_flush(timeout) {
-            flush.await;
+        let deadline = deadline(timeout);
+        for edge in &self.inner.edges.down {
+            edge.flush(deadline).await;
         }
         Ok(self.unfinished())
     }
@@ -35,8 +39,9 @@ impl KvBlockManager {
     /// The same.
     pub fn flush_blocking(&self, timeout: Duration) -> Result<usize, ManagerError> {
         self.check_open()?;
-        if let Some(flush) = self.start_flush(timeout) {
-            flush.wait(None);
+        let deadline = deadline(timeout);
+        for edge in &self.inner.edges.down {
+            edge.flush(deadline).wait(None);
         }
         Ok(self.unfinished())
     }
@@ -46,8 +51,9 @@ impl KvBlockManager {
     /// still on its way.
     pub async fn shutdown(&self, timeout: Duration) -> ShutdownReport {
         self.inner.closed.store(true, Ordering::Release);
-        if let Some(flush) = self.start_flush(timeout) {
-            flush.await;
+        let deadline = deadline(timeout);
+        for edge in &self.inner.edges.down {
+            edge.flush(deadline).await;
         }
         self.end_shutdown()
     }
@@ -55,19 +61,15 @@ impl KvBlockManager {
     /// [`shutdown`](Self::shutdown) without a future.
     pub fn shutdown_blocking(&self, timeout: Duration) -> ShutdownReport {
         self.inner.closed.store(true, Ordering::Release);
-        if let Some(flush) = self.start_flush(timeout) {
-            flush.wait(None);
+        let deadline = deadline(timeout);
+        for edge in &self.inner.edges.down {
+            edge.flush(deadline).wait(None);
         }
         self.end_shutdown()
     }
 
-    fn start_flush(&self, timeout: Duration) -> Option<Transfer> {
-        let deadline = Instant::now().checked_add(timeout.min(LONGEST_FLUSH));
-        Some(self.inner.store.as_ref()?.flush(deadline))
-    }
-
     fn unfinished(&self) -> usize {
-        self.inner.store.as_ref().map_or(0, StoreEdge::unfinished)
+        self.inner.edges.unfinished()
     }
 
     fn end_shutdown(&self) -> ShutdownReport {
@@ -75,7 +77,12 @@ impl KvBlockManager {
         if unfinished > 0 {
             tracing::warn!(unfinished, "shut down before all blocks had gone down");
         }
-        self.inner.close();
+        // Small books of the drive may be under way still.
+        self.inner.close(Instant::now().checked_add(GRACE));
         ShutdownReport { unfinished }
     }
+}
+
+fn deadline(timeout: Duration) -> Option<Instant> {
+    Instant::now().checked_add(timeout.min(LONGEST_FLUSH))
 }

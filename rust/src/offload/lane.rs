@@ -11,7 +11,8 @@ use crate::{
     pool::{ImmutableSlots, MutableSlots, PoolError},
     sync::Arc,
     transfer::{
-        BlockPair, InOrder, Job, Report, Ticket, TransferEngine, TransferError, TransferPlan,
+        BlockLabel, BlockPair, InOrder, Job, Report, Ticket, TransferEngine, TransferError,
+        TransferPlan,
     },
 };
 
@@ -79,14 +80,19 @@ impl Lane {
         // SAFETY: the handles in `rows` own these slots, the sources shared and read-only, the
         // targets alone and so each in one row only. `reports` keeps every row until its report
         // or until the job is dropped.
-        let plan = unsafe {
-            TransferPlan::new(self.from.memory().clone(), self.to.memory().clone(), pairs)
-        };
-        let plan = match plan {
+        let plan =
+            unsafe { TransferPlan::new(self.from.place().clone(), self.to.place().clone(), pairs) };
+        let mut plan = match plan {
             Ok(plan) => plan,
             Err(error) => return Err((error.into(), rows)),
         };
-        let tiles = self.from.memory().tiling().tiles();
+        if self.to.disk().is_some() {
+            plan = plan.labelled(rows.iter().map(|row| BlockLabel {
+                registration: row.source.registrations()[0],
+                generation: row.target.generation(),
+            }));
+        }
+        let tiles = self.from.tiling().tiles();
         let engine = self.engine.name().to_owned();
         let land = move |row, report: Report| {
             let report = report.and_then(|sums| match sums.len() {

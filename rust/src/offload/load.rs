@@ -10,33 +10,46 @@
 #![allow(clippy::result_large_err, reason = "a refusal hands the slot back")]
 
 use super::{
-    Match, Onboard, OnboardOptions, ResetEpoch, TierBlocks,
+    Match, Onboard, OnboardOptions, ResetEpoch, StoreEdge, TierBlocks,
     arrivals::Arrivals,
     counters::Counters,
     flights::{Flight, Flights, Waiter},
     lane::{Lane, Row},
 };
 use crate::{
-    metrics::EdgeMetrics,
+    metrics::{Edge, EdgeMetrics},
     pool::{ImmutableSlots, MutableSlots, PoolError, Registration},
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
     transfer::{
         Arrival, DeadlineTimer, Report, Ticket, Transfer, TransferEngine, TransferError, transfer,
     },
 };
 
-/// The way from `lower` up to `upper`. Copies under way end with the edge: they are not published.
+/// The ways from all lower tiers up to the first. Copies under way end with the edge: they are not published.
 #[derive(Clone)]
 pub(crate) struct LoadEdge {
     inner: Arc<Inner>,
 }
 
 struct Inner {
-    lane: Lane,
+    upper: Arc<TierBlocks>,
+    ways: Vec<Way>,
     timer: DeadlineTimer,
     resets: ResetEpoch,
-    counters: Counters,
     flights: Mutex<Flights>,
+}
+
+/// The way up from one tier.
+struct Way {
+    lane: Lane,
+    counters: Counters,
+    /// Blocks that are on it.
+    in_flight: AtomicUsize,
+    /// The way down that its blocks take once they are up, so that they are nearer next time.
+    nearer: Option<StoreEdge>,
 }
 
 /// A block of a match.
@@ -55,6 +68,8 @@ struct Incoming {
 /// What a copy is for.
 struct Errand {
     flight: Flight,
+    /// Which of the ways up.
+    way: usize,
     registration: Registration,
     /// Who began it.
     arrivals: Arc<Arrivals>,
@@ -63,16 +78,23 @@ struct Errand {
 }
 
 impl LoadEdge {
+    /// Ways to `upper` from each of `lower`, with who copies on it, and the edge to offer its
+    /// blocks to afterwards.
     pub(crate) fn new(
         upper: Arc<TierBlocks>,
-        lower: Arc<TierBlocks>,
-        engine: Arc<dyn TransferEngine>,
+        lower: impl IntoIterator<Item = (Arc<TierBlocks>, Arc<dyn TransferEngine>, Option<StoreEdge>)>,
         timer: DeadlineTimer,
         resets: ResetEpoch,
     ) -> Self {
-        let lane = Lane { from: lower, to: upper, engine };
-        let (counters, flights) = (Counters::default(), Mutex::default());
-        Self { inner: Arc::new(Inner { lane, timer, resets, counters, flights }) }
+        let ways = lower.into_iter().map(|(from, engine, nearer)| Way {
+            lane: Lane { from, to: upper.clone(), engine },
+            counters: Counters::default(),
+            in_flight: AtomicUsize::new(0),
+            nearer,
+        });
+        let ways = ways.collect();
+        let flights = Mutex::default();
+        Self { inner: Arc::new(Inner { upper, ways, timer, resets, flights }) }
     }
 
     /// Starts to bring a match up.
@@ -86,64 +108,90 @@ impl LoadEdge {
         options: OnboardOptions,
     ) -> Result<Onboard, PoolError> {
         let inner = &self.inner;
-        let (upper, lower) = (&inner.lane.to, &inner.lane.from);
+        let upper = &inner.upper;
         let OnboardOptions { skip, into, deadline } = options;
         for segment in found.segments() {
-            upper.check_owner(segment).or_else(|_| lower.check_owner(segment))?;
+            if inner.way_of(segment).is_none() {
+                upper.check_owner(segment)?;
+            }
         }
         into.iter().try_for_each(|slots| upper.check_target(slots))?;
 
-        let resets = inner.lane.resets();
+        let resets = inner.resets_so_far();
         let blocks: Vec<Located> = located(found, skip).collect();
         let (transfer, sink) = transfer(blocks.len(), deadline, &inner.timer);
         let mut there = Vec::with_capacity(blocks.len());
         let mut missing = Vec::new();
         for (position, located) in blocks.into_iter().enumerate() {
-            let in_place = upper.check_owner(&located.block).is_ok();
+            let way = inner.way_of(&located.block);
             there.push(None);
-            if !located.current {
-                let error = stale(if in_place { upper } else { lower }, &located.block);
-                inner.counters.failed(&error);
-                sink.set(position, Err(error));
-            } else if in_place {
-                there[position] = Some(located.block);
-                inner.counters.present();
-                sink.set(position, Ok(Arrival::Present));
-            } else {
-                missing.push((position, located));
+            match way {
+                _ if !located.current => {
+                    let way = way.map(|way| &inner.ways[way]);
+                    let tier = way.map_or(upper, |way| &way.lane.from);
+                    let error = stale(tier, &located.block);
+                    // What is stale in the first tier is booked on the nearest way to it.
+                    if let Some(way) = way.or(inner.ways.first()) {
+                        way.counters.failed(&error);
+                    }
+                    sink.set(position, Err(error));
+                }
+                None => {
+                    there[position] = Some(located.block);
+                    if let Some(way) = inner.ways.first() {
+                        way.counters.present();
+                    }
+                    sink.set(position, Ok(Arrival::Present));
+                }
+                Some(way) => missing.push((position, way, located)),
             }
         }
         let arrivals = Arc::new(Arrivals::new(there));
-        let wanted = missing.into_iter().map(|(position, located)| {
+        let wanted = missing.into_iter().map(|(position, way, located)| {
             let waiter = Waiter::new(sink.clone(), position, Some(arrivals.clone()));
-            (waiter, located.block, located.registration)
+            (waiter, way, located.block, located.registration)
         });
         let incoming = inner.join(wanted.collect(), &arrivals, resets);
         inner.begin(incoming, into, &arrivals, sink.ticket());
         Ok(Onboard { transfer, arrivals, timing: None })
     }
 
-    pub(crate) fn metrics(&self) -> EdgeMetrics {
-        let under_way = self.inner.flights.lock().len();
-        self.inner.counters.metrics(under_way)
+    /// What each way has done.
+    pub(crate) fn metrics(&self) -> impl Iterator<Item = (Edge, EdgeMetrics)> + '_ {
+        self.inner.ways.iter().map(|way| {
+            let edge = Edge { from: way.lane.from.tier(), to: way.lane.to.tier() };
+            (edge, way.counters.metrics(way.in_flight.load(Ordering::Relaxed)))
+        })
     }
 }
 
 impl Inner {
+    /// The way up that a block takes; `None` for one of the first tier, or of no tier here.
+    fn way_of(&self, block: &ImmutableSlots) -> Option<usize> {
+        self.ways.iter().position(|way| way.lane.check_source(block).is_ok())
+    }
+
+    /// Resets of any tier so far.
+    fn resets_so_far(&self) -> u64 {
+        let lower = self.ways.iter().map(|way| way.lane.from.pool().generation());
+        self.upper.pool().generation() + lower.sum::<u64>()
+    }
+
     /// Lets each wait for its copy; gives those whose copy is to be begun.
     fn join(
         &self,
-        wanted: Vec<(Waiter, ImmutableSlots, Registration)>,
+        wanted: Vec<(Waiter, usize, ImmutableSlots, Registration)>,
         arrivals: &Arc<Arrivals>,
         resets: u64,
     ) -> Vec<Incoming> {
         let mut flights = self.flights.lock();
         let mut incoming = Vec::with_capacity(wanted.len());
-        for (waiter, source, registration) in wanted {
+        for (waiter, way, source, registration) in wanted {
             let flight = Flight { key: registration.key, resets };
             if let Some(source) = flights.join(flight, waiter, source) {
-                let errand =
-                    Errand { flight, registration, arrivals: arrivals.clone(), place: None };
+                self.ways[way].in_flight.fetch_add(1, Ordering::Relaxed);
+                let arrivals = arrivals.clone();
+                let errand = Errand { flight, way, registration, arrivals, place: None };
                 incoming.push(Incoming { source, errand });
             }
         }
@@ -158,41 +206,44 @@ impl Inner {
         arrivals: &Arc<Arrivals>,
         ticket: &Arc<Ticket>,
     ) {
-        let (upper, lower) = (&self.lane.to, &self.lane.from);
+        let upper = &self.upper;
         let given = into.is_some();
         let epoch = self.resets.enter();
         let targets = into.unwrap_or_else(|| upper.pool().allocate_up_to(incoming.len()));
         let forgotten = !epoch.is_some_and(|epoch| self.resets.holds(epoch));
         let mut targets = targets.into_singles().enumerate();
-        let mut rows = Vec::with_capacity(incoming.len());
+        let mut rows: Vec<Vec<Row<Errand>>> = self.ways.iter().map(|_| Vec::new()).collect();
         for Incoming { source, mut errand } in incoming {
             if forgotten {
-                let error = stale(lower, &source);
+                let error = stale(&self.ways[errand.way].lane.from, &source);
                 drop(source);
-                self.fail(errand.flight, &error);
+                self.fail(errand.flight, errand.way, &error);
             } else if let Some((place, target)) = targets.next() {
                 errand.place = given.then_some(place);
-                rows.push(Row { source, target, errand });
+                rows[errand.way].push(Row { source, target, errand });
             } else {
                 drop(source);
-                self.fail(errand.flight, &TransferError::NoRoom { tier: upper.tier() });
+                let error = TransferError::NoRoom { tier: upper.tier() };
+                self.fail(errand.flight, errand.way, &error);
             }
         }
         for (place, target) in targets {
             give_back(arrivals, given.then_some(place), target);
         }
-        let edge = Arc::downgrade(self);
-        let land = move |row: Row<Errand>, report| {
-            // Without its edge nobody waits: the row is dropped, which frees its slots.
-            if let Some(edge) = edge.upgrade() {
-                edge.land(row, report);
-            }
-        };
-        if let Err((error, rows)) = self.lane.send(rows, ticket, land) {
-            for Row { source, target, errand } in rows {
-                drop(source);
-                give_back(&errand.arrivals, errand.place, target);
-                self.fail(errand.flight, &error);
+        for (way, rows) in self.ways.iter().zip(rows) {
+            let edge = Arc::downgrade(self);
+            let land = move |row: Row<Errand>, report| {
+                // Without its edge nobody waits: the row is dropped, which frees its slots.
+                if let Some(edge) = edge.upgrade() {
+                    edge.land(row, report);
+                }
+            };
+            if let Err((error, rows)) = way.lane.send(rows, ticket, land) {
+                for Row { source, target, errand } in rows {
+                    drop(source);
+                    give_back(&errand.arrivals, errand.place, target);
+                    self.fail(errand.flight, errand.way, &error);
+                }
             }
         }
     }
@@ -200,10 +251,15 @@ impl Inner {
     /// A copy has ended.
     fn land(self: &Arc<Self>, row: Row<Errand>, report: Report) {
         let Row { source, target, errand } = row;
-        match self.publish(source, target, errand.registration, report) {
+        let way = &self.ways[errand.way];
+        match way.publish(source, target, errand.registration, report) {
             Ok(block) => {
-                self.counters.arrived(self.lane.to.memory().layout().block_bytes());
+                way.counters.arrived(self.upper.layout().block_bytes());
+                if let Some(nearer) = &way.nearer {
+                    nearer.offer(&block);
+                }
                 let waiters = self.flights.lock().end(errand.flight);
+                way.in_flight.fetch_sub(1, Ordering::Relaxed);
                 // Whoever is told finds its block, and nobody else holding it for an instant.
                 if let Some((first, others)) = waiters.split_first() {
                     for waiter in others {
@@ -217,11 +273,36 @@ impl Inner {
             }
             Err((error, target)) => {
                 give_back(&errand.arrivals, errand.place, target);
-                self.fail(errand.flight, &error);
+                self.fail(errand.flight, errand.way, &error);
             }
         }
     }
 
+    /// The copy will not be. Tells who waits; those whom the reason does not concern get a copy of
+    /// their own.
+    fn fail(self: &Arc<Self>, flight: Flight, way: usize, error: &TransferError) {
+        self.ways[way].counters.failed(error);
+        self.ways[way].in_flight.fetch_sub(1, Ordering::Relaxed);
+        let waiters = self.flights.lock().end(flight);
+        for mut waiter in waiters {
+            let arrivals = waiter.arrivals.clone();
+            match (waiter.another_try(error), arrivals) {
+                (Some(source), Some(arrivals)) => {
+                    let ticket = waiter.sink.ticket().clone();
+                    let registration = source.registrations()[0];
+                    // Of the tier that this caller found it in, which may be another one.
+                    let way = self.way_of(&source).unwrap_or(way);
+                    let wanted = vec![(waiter, way, source, registration)];
+                    let incoming = self.join(wanted, &arrivals, self.resets_so_far());
+                    self.begin(incoming, None, &arrivals, &ticket);
+                }
+                _ => waiter.tell(Err(error.clone())),
+            }
+        }
+    }
+}
+
+impl Way {
     /// Verifies a block that was copied, then registers it.
     fn publish(
         &self,
@@ -233,7 +314,14 @@ impl Inner {
         let (upper, lower) = (&self.lane.to, &self.lane.from);
         let sums = match report {
             Ok(sums) => sums,
-            Err(error) => return Err((error, target)),
+            Err(error) => {
+                if error.blames_source() {
+                    // Whoever asks next is not told that it is there.
+                    tracing::error!(tier = %lower.tier(), %error, "a block is lost");
+                    lower.condemn(source);
+                }
+                return Err((error, target));
+            }
         };
         // A reset during the copy: the bytes are of the past, whichever tier it hit.
         if source.are_current() != [true] {
@@ -245,7 +333,7 @@ impl Inner {
                 tier = %lower.tier(), block = block_id, key = %registration.key.hash,
                 "bytes fail verification: quarantined"
             );
-            source.quarantine();
+            lower.condemn(source);
             let tier = lower.tier();
             return Err((TransferError::VerificationFailed { tier, block_id }, target));
         }
@@ -253,26 +341,6 @@ impl Inner {
         upper.pool().register(target, &[registration]).map_err(|(_, target)| {
             (TransferError::Stale { tier: upper.tier(), block_id: to }, target)
         })
-    }
-
-    /// The copy will not be. Tells who waits; those whom the reason does not concern get a copy of
-    /// their own.
-    fn fail(self: &Arc<Self>, flight: Flight, error: &TransferError) {
-        self.counters.failed(error);
-        let waiters = self.flights.lock().end(flight);
-        for mut waiter in waiters {
-            let arrivals = waiter.arrivals.clone();
-            match (waiter.another_try(error), arrivals) {
-                (Some(source), Some(arrivals)) => {
-                    let ticket = waiter.sink.ticket().clone();
-                    let registration = source.registrations()[0];
-                    let wanted = vec![(waiter, source, registration)];
-                    let incoming = self.join(wanted, &arrivals, self.lane.resets());
-                    self.begin(incoming, None, &arrivals, &ticket);
-                }
-                _ => waiter.tell(Err(error.clone())),
-            }
-        }
     }
 }
 

@@ -73,8 +73,10 @@ impl fmt::Debug for Match {
 
 /// Finds and pins the longest prefix of `keys` over `tiers`, fastest first.
 ///
-/// Every tier is asked about each key at most twice, however the prefix is scattered.
+/// Every tier is asked about each key at most twice, however the prefix is scattered. A tier that
+/// would not answer a load now has nothing.
 pub(crate) fn lookup(tiers: &[&TierBlocks], keys: &[Key]) -> Match {
+    let tiers: Vec<_> = tiers.iter().filter(|tier| tier.serves()).collect();
     let mut segments = Vec::new();
     let mut found = 0;
     // The tier that has just said, and counted, that it lacks the next block.

@@ -1,12 +1,13 @@
 //! The seals of a tier's slots.
 //!
-//! One row a slot: the root and the sums of its tiles. A row is written by whoever owns the slot
+//! One row a slot: the root and the sums of its tiles; of a tier that keeps its sums beside the
+//! bytes, the root alone. A row is written by whoever owns the slot
 //! mutably and read by whoever holds the block in it; the pool's lock, which turns the one into
 //! the other, orders the two. The words are atomic so that this needs no `unsafe`.
 
 use crate::{
     eviction::SlotId,
-    seal::{Seal, SealRoot},
+    seal::{Fingerprint, Seal, SealRoot},
     sync::atomic::{AtomicU64, Ordering},
 };
 
@@ -25,6 +26,26 @@ impl SealTable {
         Self { words: (0..slots * row).map(|_| AtomicU64::new(0)).collect(), row }
     }
 
+    /// Whether bytes with these sums are what was sealed in `slot` as the block with this identity.
+    pub(super) fn proves(
+        &self,
+        slot: SlotId,
+        identity: &[u8],
+        fingerprint: &Fingerprint,
+        sums: &[u64],
+    ) -> bool {
+        let seal = self.get(slot);
+        if self.row == ROOT {
+            return Seal::new(identity, fingerprint, sums).root() == seal.root();
+        }
+        seal.verify(identity, fingerprint, sums).is_ok()
+    }
+
+    /// Keeps a root that was found.
+    pub(super) fn put_root(&self, slot: SlotId, root: SealRoot) {
+        self.put(slot, &Seal::from_parts(root, &[][..]));
+    }
+
     fn row(&self, slot: SlotId) -> &[AtomicU64] {
         let start = slot as usize * self.row;
         &self.words[start..start + self.row]
@@ -39,7 +60,7 @@ impl SealTable {
         }
     }
 
-    pub(super) fn get(&self, slot: SlotId) -> Seal {
+    fn get(&self, slot: SlotId) -> Seal {
         let words: Vec<u64> =
             self.row(slot).iter().map(|word| word.load(Ordering::Relaxed)).collect();
         let root = u128::from(words[0]) | u128::from(words[1]) << 64;

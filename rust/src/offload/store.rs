@@ -21,7 +21,7 @@ use super::{
     queue::{Batch, Handle, Queue},
 };
 use crate::{
-    metrics::EdgeMetrics,
+    metrics::{Edge, EdgeMetrics},
     pool::{ImmutableSlots, MutableSlots, PoolError, Registration},
     sync::{Arc, Mutex},
     tokens::Key,
@@ -49,6 +49,8 @@ pub(crate) struct StoreEdge {
 
 pub(super) struct Inner {
     pub(super) lane: Lane,
+    /// The way further down, which blocks take as they land.
+    onward: Option<StoreEdge>,
     timer: DeadlineTimer,
     resets: ResetEpoch,
     pub(super) in_flight_blocks: usize,
@@ -86,6 +88,7 @@ impl StoreEdge {
         upper: Arc<TierBlocks>,
         lower: Arc<TierBlocks>,
         engine: Arc<dyn TransferEngine>,
+        onward: Option<StoreEdge>,
         timer: DeadlineTimer,
         resets: ResetEpoch,
         options: StoreOptions,
@@ -100,6 +103,7 @@ impl StoreEdge {
         Self {
             inner: Arc::new(Inner {
                 lane: Lane { from: upper, to: lower, engine },
+                onward,
                 timer,
                 resets,
                 in_flight_blocks: options.in_flight_blocks,
@@ -202,6 +206,12 @@ impl StoreEdge {
             std::mem::replace(&mut state.queue, Queue::new(0))
         };
         self.inner.counters.dropped(queue.len());
+    }
+
+    /// From where to where.
+    pub(crate) fn edge(&self) -> Edge {
+        let lane = &self.inner.lane;
+        Edge { from: lane.from.tier(), to: lane.to.tier() }
     }
 
     pub(crate) fn metrics(&self) -> EdgeMetrics {
@@ -318,8 +328,21 @@ impl Inner {
     /// A copy has ended: seal and publish the block, then tell who waits.
     fn land(self: &Arc<Self>, row: Row<Errand>, report: Report) {
         let Row { source, target, errand } = row;
-        let stored =
-            report.and_then(|sums| self.publish(&source, target, errand.registration, sums));
+        let stored = match report {
+            Ok(sums) => self.publish(&source, target, errand.registration, sums),
+            Err(error) => {
+                // Before anybody is told.
+                if error.blames_target() {
+                    target.quarantine();
+                } else {
+                    drop(target);
+                }
+                Err(error)
+            }
+        };
+        if let (Ok(stored), Some(onward)) = (&stored, &self.onward) {
+            onward.offer(stored);
+        }
         // Whoever is told finds both sides released: unless more of its batch is to come, the
         // block is inactive now, and matchable from here on.
         drop(source);
@@ -331,7 +354,7 @@ impl Inner {
         drop(errand.queued);
         match result {
             Ok(()) => {
-                self.counters.arrived(self.lane.to.memory().layout().block_bytes());
+                self.counters.arrived(self.lane.to.layout().block_bytes());
                 self.answer(errand.flight, &Ok(Arrival::Copied));
             }
             Err(error) => self.fail(errand.flight, error),
@@ -346,15 +369,19 @@ impl Inner {
         registration: Registration,
         sums: Box<[u64]>,
     ) -> Result<ImmutableSlots, TransferError> {
+        let lower = &self.lane.to;
         // A reset during the copy: the bytes are of the past, whichever tier it hit.
         if source.are_current() != [true] {
+            lower.forget(target);
             return Err(self.stale(source));
         }
-        let lower = &self.lane.to;
         let block_id = target.ids()[0];
         lower.seal(block_id, registration.key, sums);
         let registered = lower.pool().register(target, &[registration]);
-        registered.map_err(|_| TransferError::Stale { tier: lower.tier(), block_id })
+        registered.map_err(|(_, target)| {
+            lower.forget(target);
+            TransferError::Stale { tier: lower.tier(), block_id }
+        })
     }
 
     fn fail(self: &Arc<Self>, flight: Flight, error: TransferError) {

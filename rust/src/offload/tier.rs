@@ -1,25 +1,31 @@
 //! One tier in full: slots, bytes, seals.
 #![allow(unsafe_code)]
 
-use std::fmt;
+use std::{cmp::Reverse, fmt};
 
 use super::seals::SealTable;
 use crate::{
     config::Tier,
     eviction::SlotId,
+    layout::BlockLayout,
     pool::{ImmutableSlots, MutableSlots, PoolError, Registration, SlotPool},
-    seal::{Fingerprint, Seal},
+    seal::{Fingerprint, Seal, SealTiling},
+    storage::{StorageError, StorageType, disk::DiskError},
     sync::Arc,
     tokens::Key,
-    transfer::{BlockMemory, TransferError, sum_block},
+    transfer::{
+        BlockMemory, BlockPlace, TransferError,
+        disk::{DiskBlocks, RecoveredSlot},
+        sum_block,
+    },
 };
 
 /// A tier: the lifecycle of its slots, the bytes in them, and what proves them.
 ///
-/// Invariant: pool and memory have the same number of slots.
+/// Invariant: pool and place have the same number of slots.
 pub struct TierBlocks {
     pool: SlotPool,
-    memory: Arc<BlockMemory>,
+    place: BlockPlace,
     fingerprint: Fingerprint,
     seals: Option<SealTable>,
 }
@@ -31,7 +37,7 @@ impl TierBlocks {
         memory: Arc<BlockMemory>,
         fingerprint: Fingerprint,
     ) -> Self {
-        Self { pool, memory, fingerprint, seals: None }
+        Self { pool, place: memory.into(), fingerprint, seals: None }
     }
 
     /// A tier whose blocks are sealed as they arrive, from above or from whoever fills them.
@@ -42,7 +48,32 @@ impl TierBlocks {
     ) -> Self {
         let tiles = memory.tiling().tiles();
         let seals = Some(SealTable::new(pool.capacity(), tiles));
-        Self { pool, memory, fingerprint, seals }
+        Self { pool, place: memory.into(), fingerprint, seals }
+    }
+
+    /// A tier on a drive, with the blocks that were found there: inactive, those used longest ago
+    /// the first to go. Each is a candidate until a load has verified it.
+    ///
+    /// # Errors
+    /// [`PoolError`], when `pool` is not a fresh one of the same size.
+    pub(crate) fn on_disk(
+        pool: SlotPool,
+        disk: Arc<DiskBlocks>,
+        found: &[RecoveredSlot],
+    ) -> Result<Self, PoolError> {
+        let seals = SealTable::new(pool.capacity(), 0);
+        let fingerprint = *disk.fingerprint();
+        let slots = pool.allocate(found.len())?;
+        for (slot, &id) in found.iter().zip(slots.ids()) {
+            seals.put_root(id, slot.root);
+        }
+        let registrations: Vec<_> = found.iter().map(|slot| slot.registration).collect();
+        let blocks = pool.register(slots, &registrations).map_err(|(error, _)| error)?;
+        let mut blocks: Vec<_> = blocks.into_singles().zip(found).collect();
+        // One release of all, the last first: what was used longest ago, suffixes before prefixes.
+        blocks.sort_by_key(|(_, slot)| Reverse(slot.last_use));
+        drop(ImmutableSlots::join(blocks.into_iter().map(|(block, _)| block)));
+        Ok(Self { pool, place: disk.into(), fingerprint, seals: Some(seals) })
     }
 
     /// Which tier.
@@ -55,9 +86,74 @@ impl TierBlocks {
         &self.pool
     }
 
+    /// Where its slots lie.
+    pub fn place(&self) -> &BlockPlace {
+        &self.place
+    }
+
+    /// Shape of its blocks, and where each lies.
+    pub fn layout(&self) -> &BlockLayout {
+        self.place.layout()
+    }
+
+    /// How its blocks are cut into tiles.
+    pub fn tiling(&self) -> SealTiling {
+        self.place.tiling()
+    }
+
     /// The bytes of its slots.
-    pub fn memory(&self) -> &Arc<BlockMemory> {
-        &self.memory
+    ///
+    /// # Errors
+    /// [`StorageError::NotAccessible`] where they are not in memory.
+    pub fn memory(&self) -> Result<&Arc<BlockMemory>, StorageError> {
+        let storage = StorageType::Disk(0);
+        self.place.memory().ok_or(StorageError::NotAccessible { storage })
+    }
+
+    /// Memory that the CPU can reach.
+    fn reachable(&self) -> Result<&Arc<BlockMemory>, StorageError> {
+        let memory = self.memory()?;
+        memory.check_accessible().map(|()| memory)
+    }
+
+    /// The drive, where its slots lie on one.
+    pub(crate) fn disk(&self) -> Option<&Arc<DiskBlocks>> {
+        self.place.disk()
+    }
+
+    /// Whether its blocks can be expected to come up when asked for.
+    pub(super) fn serves(&self) -> bool {
+        self.disk().is_none_or(|disk| disk.serves())
+    }
+
+    /// Forgets every block of the tier, for good; returns how many are still held.
+    ///
+    /// # Errors
+    /// What the drive says, where that could not be made to last.
+    pub(crate) fn reset(&self) -> Result<usize, DiskError> {
+        let held = self.pool.reset();
+        self.disk().map_or(Ok(()), DiskBlocks::reset)?;
+        Ok(held)
+    }
+
+    /// Slots whose new content is worth nothing, free again when whatever says otherwise is gone.
+    pub(super) fn forget(&self, slots: MutableSlots) {
+        if let Some(disk) = self.disk() {
+            for slot in slots.into_singles() {
+                disk.erase(slot.ids()[0], Box::new(slot));
+            }
+        }
+    }
+
+    /// A block whose bytes are not its own any more is out of use, here and after a restart.
+    pub(super) fn condemn(&self, block: ImmutableSlots) {
+        let ids: Vec<SlotId> = block.ids().to_vec();
+        block.quarantine();
+        for id in ids {
+            if let Some(disk) = self.disk() {
+                disk.erase(id, Box::new(()));
+            }
+        }
     }
 
     /// What decides how the bytes are read.
@@ -98,11 +194,11 @@ impl TierBlocks {
     ) -> Result<ImmutableSlots, (PoolError, MutableSlots)> {
         if self.seals.is_some()
             && self.check_target(&slots).is_ok()
-            && self.memory.check_accessible().is_ok()
+            && let Ok(memory) = self.reachable()
         {
             for (&id, registration) in slots.ids().iter().zip(registrations) {
                 // SAFETY: `slots` is the one owner of the slot, and the memory is accessible.
-                if let Ok(sums) = unsafe { sum_block(&self.memory, id) } {
+                if let Ok(sums) = unsafe { sum_block(memory, id) } {
                     self.seal(id, registration.key, sums);
                 }
             }
@@ -113,16 +209,16 @@ impl TierBlocks {
     /// Seals `slot`, which the caller owns, as the block `key` with these tile sums.
     pub(super) fn seal(&self, slot: SlotId, key: Key, sums: Box<[u64]>) {
         if let Some(seals) = &self.seals {
-            seals.put(slot, &Seal::new(&identity(key), &self.fingerprint, sums));
+            seals.put(slot, &Seal::new(&key.to_bytes(), &self.fingerprint, sums));
         }
     }
 
     /// Whether bytes with these tile sums are the block `key` that was sealed in `slot`, which the
     /// caller holds. A tier without seals has nothing to compare with.
     pub(super) fn proves(&self, slot: SlotId, key: Key, sums: &[u64]) -> bool {
-        self.seals.as_ref().is_none_or(|seals| {
-            seals.get(slot).verify(&identity(key), &self.fingerprint, sums).is_ok()
-        })
+        self.seals
+            .as_ref()
+            .is_none_or(|seals| seals.proves(slot, &key.to_bytes(), &self.fingerprint, sums))
     }
 
     /// Re-reads the bytes of held blocks where they lie; per block, whether they are what was
@@ -134,14 +230,14 @@ impl TierBlocks {
     pub fn verify(&self, blocks: &ImmutableSlots) -> Result<Vec<bool>, TransferError> {
         let foreign = |_| TransferError::Foreign { tier: self.tier() };
         self.check_owner(blocks).map_err(foreign)?;
-        self.memory.check_accessible()?;
+        let memory = self.reachable()?;
         let registrations = blocks.registrations();
         let pairs = blocks.ids().iter().zip(registrations);
         pairs
             .map(|(&id, registration)| {
                 // SAFETY: the block of this tier is held, so nobody writes its slot; the memory is
                 // accessible.
-                let sums = unsafe { sum_block(&self.memory, id) }?;
+                let sums = unsafe { sum_block(memory, id) }?;
                 Ok(self.proves(id, registration.key, &sums))
             })
             .collect()
@@ -153,8 +249,8 @@ impl TierBlocks {
     /// # Errors
     /// [`TransferError`] when the slots are another tier's, or the CPU cannot reach the memory.
     pub fn wipe(&self, slots: &MutableSlots) -> Result<(), TransferError> {
-        let layout = self.memory.layout();
-        self.memory.check_accessible()?;
+        let layout = self.layout();
+        let memory = self.reachable()?;
         if !slots.belongs_to(&self.pool) {
             let reason = "the slots belong to another pool";
             return Err(TransferError::NoRoute { from: self.tier(), to: self.tier(), reason });
@@ -163,23 +259,25 @@ impl TierBlocks {
             for span in layout.spans(id as usize, 0..layout.num_layers())? {
                 // SAFETY: the slot is owned mutably, the span is inside its memory, which the CPU
                 // can reach.
-                unsafe { std::ptr::write_bytes(self.memory.address(span), 0, span.len) };
+                unsafe { std::ptr::write_bytes(memory.address(span), 0, span.len) };
             }
         }
         Ok(())
     }
 
-    /// Tests the memory of quarantined slots with two patterns and puts those that hold them back
-    /// into service. Returns (returned, still quarantined); memory that the CPU cannot reach is
-    /// not tested.
+    /// Tests quarantined slots with two patterns and puts those that hold them back into service, on
+    /// the calling thread. Returns (returned, still quarantined); memory that the CPU cannot reach
+    /// is not tested.
     pub fn scrub(&self) -> (usize, usize) {
-        if self.memory.check_accessible().is_err() {
-            return (0, self.pool.metrics().quarantined as usize);
-        }
+        let holds = |slot: &MutableSlots| match (&self.place, self.reachable()) {
+            (_, Ok(memory)) => holds_patterns(memory, slot),
+            (BlockPlace::Disk(disk), _) => slot.ids().iter().all(|&id| disk.holds_patterns(id)),
+            _ => false,
+        };
         let quarantined = self.pool.take_quarantined();
         let (mut good, mut bad) = (0, 0);
         for slot in quarantined.into_singles() {
-            if self.holds_patterns(&slot) {
+            if holds(&slot) {
                 good += 1;
             } else {
                 bad += 1;
@@ -188,38 +286,29 @@ impl TierBlocks {
         }
         (good, bad)
     }
-
-    fn holds_patterns(&self, slot: &MutableSlots) -> bool {
-        let layout = self.memory.layout();
-        slot.ids().iter().all(|&id| {
-            let Ok(spans) = layout.spans(id as usize, 0..layout.num_layers()) else { return false };
-            spans.into_iter().all(|span| {
-                // SAFETY: the slot is owned mutably, the span is inside its memory, which is
-                // accessible.
-                let bytes =
-                    unsafe { std::slice::from_raw_parts_mut(self.memory.address(span), span.len) };
-                [0x55_u8, 0xaa].into_iter().all(|pattern| {
-                    bytes.fill(pattern);
-                    std::hint::black_box(&mut *bytes).iter().all(|&byte| byte == pattern)
-                })
-            })
-        })
-    }
 }
 
-/// What a seal binds bytes to: the hash, then the group, little-endian.
-fn identity(key: Key) -> [u8; 20] {
-    let mut bytes = [0; 20];
-    bytes[..16].copy_from_slice(&key.hash.as_bytes());
-    bytes[16..].copy_from_slice(&key.group.to_le_bytes());
-    bytes
+fn holds_patterns(memory: &BlockMemory, slot: &MutableSlots) -> bool {
+    let layout = memory.layout();
+    slot.ids().iter().all(|&id| {
+        let Ok(spans) = layout.spans(id as usize, 0..layout.num_layers()) else { return false };
+        spans.into_iter().all(|span| {
+            // SAFETY: the slot is owned mutably, the span is inside its memory, which is
+            // accessible.
+            let bytes = unsafe { std::slice::from_raw_parts_mut(memory.address(span), span.len) };
+            [0x55_u8, 0xaa].into_iter().all(|pattern| {
+                bytes.fill(pattern);
+                std::hint::black_box(&mut *bytes).iter().all(|&byte| byte == pattern)
+            })
+        })
+    })
 }
 
 impl fmt::Debug for TierBlocks {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("TierBlocks")
             .field("pool", &self.pool)
-            .field("memory", &self.memory)
+            .field("place", &self.place)
             .field("sealed", &self.seals.is_some())
             .finish_non_exhaustive()
     }

@@ -1,5 +1,7 @@
 //! Why a replay with bytes was refused or ended early.
 
+use std::path::PathBuf;
+
 use super::{Capacity, ReplayCancelled};
 use crate::manager::{BlockError, BlockPoolError, ManagerError};
 
@@ -28,6 +30,15 @@ pub enum ReplayError {
     /// No tier for requests to be served from.
     #[error("device_blocks: 0 leaves no tier to serve requests from; give at least 1")]
     NoDevice,
+    /// A disk tier of some size, and nowhere to put it.
+    #[error("disk_blocks: there is no disk tier; name its directory with disk")]
+    NoDirectory,
+    /// A directory whose name cannot be told.
+    #[error("disk: {dir:?} is no UTF-8; name another directory")]
+    Directory {
+        /// The directory.
+        dir: PathBuf,
+    },
     /// A size that no block has.
     #[error("bytes_per_block: {bytes} is no size of a block; give a number from 1 to {most}")]
     BlockSize {

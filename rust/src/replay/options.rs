@@ -1,8 +1,10 @@
 //! What a replay with bytes is asked for, and the manager that it makes.
 
+use std::{num::NonZeroU64, path::PathBuf};
+
 use super::{Capacity, ReplayError, Trace, shape};
 use crate::{
-    config::{Config, EvictionKind, OffloadPolicy},
+    config::{self, Config, EvictionKind, OffloadPolicy},
     manager::{KvBlockManagerConfig, KvManagerLayoutConfig},
     sync::Arc,
     transfer::TransferEngine,
@@ -25,6 +27,12 @@ pub struct ByteReplayOptions {
     /// Size of the host tier, 0 for none; 20 % when not stated.
     #[builder(default = percent(20))]
     pub host_blocks: Capacity,
+    /// Directory of the disk tier; none when not stated. What is in it already counts.
+    pub disk: Option<PathBuf>,
+    /// Size of the disk tier; all of the trace's unique blocks when not stated.
+    pub disk_blocks: Option<Capacity>,
+    /// Requests after which the manager is shut down and made anew, again and again.
+    pub restart_every: Option<NonZeroU64>,
     /// Bytes of a block; 65536 when not stated. One of the sizes that layers x tokens x elements
     /// can have: any up to 32768, and above that those without a large prime factor.
     #[builder(default = 65_536)]
@@ -60,8 +68,22 @@ impl ByteReplayOptions {
         let mut settings = Config::default();
         settings.model = shape::of_bytes(self.bytes_per_block)?;
         settings.eviction = self.policy;
-        // The replay stores each block itself and waits for it.
+        // The replay stores each block itself and waits for it. From the host tier to the drive they
+        // go by themselves, and it waits for that too.
         settings.offload.policy = OffloadPolicy::Manual;
+        if let Some(dir) = &self.disk {
+            let Some(dir) = dir.to_str() else {
+                return Err(ReplayError::Directory { dir: dir.clone() });
+            };
+            let disk = self.disk_blocks.unwrap_or(percent(100));
+            settings.offload.policy = OffloadPolicy::WriteThrough;
+            settings.offload.queue_blocks = device.max(1 << 14);
+            settings.disk.dir = Some(dir.to_owned());
+            settings.disk.capacity = config::Capacity::Blocks(blocks("disk_blocks", disk, trace)?);
+            settings.model.name = Some(format!("trace {}", trace.name()));
+        } else if self.disk_blocks.is_some() {
+            return Err(ReplayError::NoDirectory);
+        }
         settings.transfer.deadline_ms = DEADLINE_MS;
         let tier = |blocks| KvManagerLayoutConfig::builder().num_blocks(blocks).build();
         let mut builder = KvBlockManagerConfig::builder()

@@ -9,8 +9,13 @@
 //! lookup. With verification the bytes of each are compared on the device with what they were
 //! filled with: a difference ends the prefix, and the block is put out of use. A store that the
 //! request itself brings about counts as the entry of a block into that tier, not as a use of it
-//! beside that: a policy that tells blocks used once from blocks used again can do so.
+//! beside that: a policy that tells blocks used once from blocks used again can do so. The same holds
+//! for a block that came from disk and is kept in the host tier on its way.
+//!
+//! With restarts the manager is shut down and made anew every so many requests; a disk tier then
+//! has what it had, and memory has nothing. Figures are those of all managers together.
 
+use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
@@ -20,11 +25,14 @@ use super::{
 };
 use crate::{
     config::Tier,
-    manager::{BlockPool, BlockPoolError, ImmutableBlock, KvBlockManager, ManagerError},
-    metrics::{Edge, LatencyHistogram},
+    manager::{
+        BlockPool, BlockPoolError, ImmutableBlock, KvBlockManager, KvBlockManagerConfig,
+        ManagerError,
+    },
+    metrics::{BlockManagerMetrics, Edge, LatencyHistogram},
     offload::{Match, OnboardOptions, Onboarded},
     pool::{ImmutableSlots, Registration},
-    tokens::SequenceHash,
+    tokens::{Key, SequenceHash},
     transfer::Arrival,
 };
 
@@ -34,8 +42,8 @@ const SAMPLES: usize = 100;
 /// Time between two calls of the progress callback, which is also how long a cancellation waits.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(10);
 
-const DOWN: Edge = Edge { from: Tier::Device, to: Tier::Host };
-const UP: Edge = Edge { from: Tier::Host, to: Tier::Device };
+/// How long the end of a manager waits for what is on its way, which is nothing.
+const LAST_FLUSH: Duration = Duration::from_secs(60);
 
 /// Drives `trace` through a block manager of its own, made as `options` say.
 ///
@@ -51,13 +59,16 @@ pub fn with_bytes(
     options: &ByteReplayOptions,
     progress: impl FnMut(Progress) -> ControlFlow<()>,
 ) -> Result<ByteReplay, ReplayError> {
-    let manager = KvBlockManager::new_blocking(options.manager(trace)?)?;
-    let device = manager.device().ok_or(ReplayError::NoDevice)?;
+    let config = options.manager(trace)?;
+    let manager = KvBlockManager::new_blocking(config.clone())?;
+    let device = manager.device().ok_or(ReplayError::NoDevice)?.clone();
     let clock = Clock::new(trace.len() as u64, progress);
     let start = Instant::now();
     let mut replay = Replay {
-        manager: &manager,
+        config,
+        manager,
         device,
+        past: Past::default(),
         verify: options.verify,
         clock,
         total: Sample::default(),
@@ -67,8 +78,7 @@ pub fn with_bytes(
         lookup: LatencyHistogram::new(),
         allocate: LatencyHistogram::new(),
         onboard: LatencyHistogram::new(),
-        loading: Duration::ZERO,
-        storing: Duration::ZERO,
+        waited: BTreeMap::new(),
     };
     let mut timeline = Vec::with_capacity(SAMPLES);
     let mut keys = Keys::new(trace);
@@ -79,14 +89,23 @@ pub fn with_bytes(
             timeline.push(replay.total);
         }
         replay.clock.request_done()?;
+        let done = index as u64 + 1;
+        let due = options.restart_every.is_some_and(|every| done.is_multiple_of(every.get()));
+        if due && done < trace.len() as u64 {
+            replay.restart()?;
+        }
     }
     replay.clock.report()?;
+    replay.past.add(&replay.manager.status());
+    replay.manager.shutdown_blocking(LAST_FLUSH);
     Ok(replay.result(trace, options, timeline, start.elapsed()))
 }
 
-struct Replay<'a, P> {
-    manager: &'a KvBlockManager,
-    device: &'a BlockPool,
+struct Replay<P> {
+    config: KvBlockManagerConfig,
+    manager: KvBlockManager,
+    device: BlockPool,
+    past: Past,
     verify: bool,
     clock: Clock<P>,
     total: Sample,
@@ -96,12 +115,53 @@ struct Replay<'a, P> {
     lookup: LatencyHistogram,
     allocate: LatencyHistogram,
     onboard: LatencyHistogram,
-    /// Time spent waiting for copies up and down.
-    loading: Duration,
-    storing: Duration,
+    /// Time spent waiting for copies.
+    waited: BTreeMap<Edge, Duration>,
 }
 
-impl<P: FnMut(Progress) -> ControlFlow<()>> Replay<'_, P> {
+/// What the managers so far have done.
+#[derive(Default)]
+struct Past {
+    restarts: u64,
+    edges: BTreeMap<Edge, (u64, BTreeMap<&'static str, u64>)>,
+    evictions: BTreeMap<Tier, u64>,
+    capacity: BTreeMap<Tier, u64>,
+}
+
+impl Past {
+    fn add(&mut self, status: &BlockManagerMetrics) {
+        for (&edge, figures) in &status.edges {
+            let (bytes, failures) = self.edges.entry(edge).or_default();
+            *bytes += figures.bytes;
+            for (&reason, blocks) in &figures.failures {
+                *failures.entry(reason).or_default() += blocks;
+            }
+        }
+        for (&tier, pool) in &status.pools {
+            *self.evictions.entry(tier).or_default() += pool.evictions;
+            self.capacity.insert(tier, pool.capacity);
+        }
+    }
+}
+
+/// The tiers below the first, with which blocks each has newly got.
+type Stored = Vec<(Tier, Vec<bool>)>;
+
+impl<P: FnMut(Progress) -> ControlFlow<()>> Replay<P> {
+    /// Ends the manager and makes the next one.
+    fn restart(&mut self) -> Result<(), ReplayError> {
+        self.past.restarts += 1;
+        self.past.add(&self.manager.status());
+        self.manager.shutdown_blocking(LAST_FLUSH);
+        self.manager = KvBlockManager::new_blocking(self.config.clone())?;
+        self.device = self.manager.device().ok_or(ReplayError::NoDevice)?.clone();
+        Ok(())
+    }
+
+    fn wait(&mut self, from: Tier, to: Tier, time: Duration) {
+        *self.waited.entry(Edge { from, to }).or_default() += time;
+    }
+
     fn serve(&mut self, asked: &[SequenceHash]) -> Result<(), ReplayError> {
         self.total.requests += 1;
         self.total.blocks += asked.len() as u64;
@@ -121,7 +181,7 @@ impl<P: FnMut(Progress) -> ControlFlow<()>> Replay<'_, P> {
         self.device.touch_blocks_blocking(served)?;
         rest.into_iter().rev().for_each(drop);
         drop(prefix);
-        self.touch_below(served, hits, &stored)
+        self.touch_below(served, &tiers[..hits], &stored)
     }
 
     /// Brings what was found to the device and checks it; the prefix that is good.
@@ -130,7 +190,7 @@ impl<P: FnMut(Progress) -> ControlFlow<()>> Replay<'_, P> {
         found: Match,
         keys: &[SequenceHash],
     ) -> Result<Option<ImmutableSlots>, ReplayError> {
-        let below = found.len() > found.count(Tier::Device);
+        let lower = [Tier::Host, Tier::Disk].map(|tier| (tier, found.count(tier) > 0));
         let start = Instant::now();
         let mut under_way = self.manager.start_onboard(found, OnboardOptions::default())?;
         let Onboarded { blocks, .. } = loop {
@@ -140,9 +200,12 @@ impl<P: FnMut(Progress) -> ControlFlow<()>> Replay<'_, P> {
             }
             self.clock.tick()?;
         };
-        if below {
-            self.onboard.record(start.elapsed());
-            self.loading += start.elapsed();
+        let time = start.elapsed();
+        if lower.iter().any(|(_, used)| *used) {
+            self.onboard.record(time);
+        }
+        for (tier, _) in lower.into_iter().filter(|(_, used)| *used) {
+            self.wait(tier, Tier::Device, time);
         }
         match blocks {
             Some(blocks) if self.verify => self.check(blocks, keys),
@@ -180,7 +243,7 @@ impl<P: FnMut(Progress) -> ControlFlow<()>> Replay<'_, P> {
         &mut self,
         keys: &[SequenceHash],
         hits: usize,
-    ) -> Result<(Vec<ImmutableBlock>, Vec<bool>), ReplayError> {
+    ) -> Result<(Vec<ImmutableBlock>, Stored), ReplayError> {
         // Fewer than it should be only where a slot was put out of use.
         let count = (keys.len() - hits).min(self.device.available_blocks());
         if count == 0 {
@@ -192,20 +255,37 @@ impl<P: FnMut(Progress) -> ControlFlow<()>> Replay<'_, P> {
             pattern::fill(key, block.block_view_mut()?);
             self.clock.tick()?;
         }
+        let before = self.below(&keys[hits..]);
         let registrations = Registration::chain(keys, 0, None);
         let blocks = self
             .device
             .register_blocks_as(blocks, &registrations[hits..])
             .map_err(BlockPoolError::from)?;
-        let stored = self.store(&blocks)?;
+        let stored = self.store(&blocks, before)?;
         Ok((blocks, stored))
     }
 
-    /// Copies blocks down and waits; whether each has newly come into the host tier.
-    fn store(&mut self, blocks: &[ImmutableBlock]) -> Result<Vec<bool>, ReplayError> {
+    /// Which of `keys` each lower tier does not have.
+    fn below(&self, keys: &[SequenceHash]) -> Stored {
+        let keys: Vec<Key> = keys.iter().copied().map(Key::from).collect();
+        let lower = [self.manager.host(), self.manager.disk()];
+        let lacks = |pool: &BlockPool| {
+            let present = pool.blocks().pool().contains(&keys);
+            (pool.tier(), present.into_iter().map(|present| !present).collect())
+        };
+        lower.into_iter().flatten().map(lacks).collect()
+    }
+
+    /// Copies blocks down and waits; which have newly come into each lower tier, where `lacked` says
+    /// what each did not have before.
+    fn store(
+        &mut self,
+        blocks: &[ImmutableBlock],
+        mut lacked: Stored,
+    ) -> Result<Stored, ReplayError> {
         let start = Instant::now();
         let transfer = match self.manager.offload(blocks) {
-            Err(ManagerError::NoSuchTier { .. }) => return Ok(vec![false; blocks.len()]),
+            Err(ManagerError::NoSuchTier { .. }) => return Ok(Vec::new()),
             transfer => transfer?,
         };
         let results = loop {
@@ -214,23 +294,54 @@ impl<P: FnMut(Progress) -> ControlFlow<()>> Replay<'_, P> {
             }
             self.clock.tick()?;
         };
-        self.storing += start.elapsed();
-        Ok(results.iter().map(|result| *result == Ok(Arrival::Copied)).collect())
+        let next = if self.manager.host().is_some() { Tier::Host } else { Tier::Disk };
+        self.wait(Tier::Device, next, start.elapsed());
+        if self.manager.disk().is_none() {
+            let new = results.iter().map(|result| *result == Ok(Arrival::Copied)).collect();
+            return Ok(vec![(Tier::Host, new)]);
+        }
+        if next == Tier::Host {
+            let start = Instant::now();
+            self.flush()?;
+            self.wait(Tier::Host, Tier::Disk, start.elapsed());
+        }
+        for (_, new) in &mut lacked {
+            new.iter_mut().zip(&results).for_each(|(new, result)| *new &= result.is_ok());
+        }
+        Ok(lacked)
     }
 
-    /// Tells the lower tier that the request's blocks were used, except for those that this
+    /// Waits until what goes down by itself has arrived, or there is no room for it.
+    fn flush(&mut self) -> Result<(), ReplayError> {
+        loop {
+            let start = Instant::now();
+            let left = self.manager.flush_blocking(PROGRESS_INTERVAL)?;
+            if left == 0 || start.elapsed() < PROGRESS_INTERVAL {
+                return Ok(());
+            }
+            self.clock.tick()?;
+        }
+    }
+
+    /// Tells the lower tiers that the request's blocks were used, except for those that this
     /// request has just put there.
     fn touch_below(
         &self,
         served: &[SequenceHash],
-        hits: usize,
-        stored: &[bool],
+        found_in: &[Tier],
+        stored: &[(Tier, Vec<bool>)],
     ) -> Result<(), ReplayError> {
-        let Some(host) = self.manager.host() else { return Ok(()) };
-        let (prefix, rest) = served.split_at(hits);
-        let before = rest.iter().zip(stored).filter(|(_, new)| !**new).map(|(key, _)| key);
-        let used: Vec<SequenceHash> = prefix.iter().chain(before).copied().collect();
-        host.touch_blocks_blocking(&used)?;
+        let (prefix, rest) = served.split_at(found_in.len());
+        for pool in [self.manager.host(), self.manager.disk()].into_iter().flatten() {
+            let tier = pool.tier();
+            // Of what was found further down, this tier has got a copy only now.
+            let prefix = prefix.iter().zip(found_in).filter(|(_, found)| **found <= tier);
+            let new = stored.iter().find(|(of, _)| *of == tier).map(|(_, new)| new);
+            let before = rest.iter().zip(new.into_iter().flatten()).filter(|(_, new)| !**new);
+            let used = prefix.map(|(key, _)| key).chain(before.map(|(key, _)| key));
+            let used: Vec<SequenceHash> = used.copied().collect();
+            pool.touch_blocks_blocking(&used)?;
+        }
         Ok(())
     }
 
@@ -243,17 +354,15 @@ impl<P: FnMut(Progress) -> ControlFlow<()>> Replay<'_, P> {
     ) -> ByteReplay {
         let Sample { requests, blocks, hits } = self.total;
         let hit_blocks = hits.sum();
-        let status = self.manager.status();
-        let bytes = status.edges.iter().map(|(&edge, metrics)| (edge, metrics.bytes)).collect();
-        let bandwidth = [(DOWN, self.storing), (UP, self.loading)]
-            .into_iter()
-            .filter_map(|(edge, time)| {
-                let bytes = status.edges.get(&edge)?.bytes;
-                (bytes > 0).then(|| (edge, bytes as f64 / time.as_secs_f64()))
-            })
-            .collect();
-        let failures = status.edges.iter().filter_map(|(&edge, metrics)| {
-            let mut failures = metrics.failures.clone();
+        let Past { restarts, edges, evictions, capacity } = self.past;
+        let bytes: BTreeMap<Edge, u64> =
+            edges.iter().map(|(&edge, (bytes, _))| (edge, *bytes)).collect();
+        let bandwidth = self.waited.iter().filter_map(|(&edge, time)| {
+            let bytes = *bytes.get(&edge)?;
+            (bytes > 0).then(|| (edge, bytes as f64 / time.as_secs_f64()))
+        });
+        let bandwidth = bandwidth.collect();
+        let failures = edges.into_iter().filter_map(|(edge, (_, mut failures))| {
             failures.retain(|_, blocks| *blocks > 0);
             (!failures.is_empty()).then_some((edge, failures))
         });
@@ -262,11 +371,7 @@ impl<P: FnMut(Progress) -> ControlFlow<()>> Replay<'_, P> {
             policy: options.policy,
             unique_blocks: trace.unique_blocks(),
             bytes_per_block: options.bytes_per_block,
-            capacity_blocks: status
-                .pools
-                .iter()
-                .map(|(&tier, pool)| (tier, pool.capacity))
-                .collect(),
+            capacity_blocks: capacity,
             requests,
             cut_requests: self.cut_requests,
             blocks,
@@ -283,8 +388,8 @@ impl<P: FnMut(Progress) -> ControlFlow<()>> Replay<'_, P> {
                 allocate: self.allocate.summary().into(),
                 onboard: self.onboard.summary().into(),
             },
-            evictions: status.pools.iter().map(|(&tier, pool)| (tier, pool.evictions)).collect(),
-            restarts: 0,
+            evictions,
+            restarts,
             seconds: time.as_secs_f64(),
             timeline,
         }

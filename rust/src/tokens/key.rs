@@ -118,6 +118,14 @@ impl Key {
         Self { hash, group }
     }
 
+    /// Hash, then group, little-endian: what seals and records bind bytes to.
+    pub fn to_bytes(self) -> [u8; 20] {
+        let mut bytes = [0; 20];
+        bytes[..16].copy_from_slice(&self.hash.as_bytes());
+        bytes[16..].copy_from_slice(&self.group.to_le_bytes());
+        bytes
+    }
+
     /// 64 well-mixed bits of the key: the same in every process, for eviction policies that remember
     /// blocks which have left. Two keys may share them, and whoever wants to can construct such
     /// keys: a digest never decides whether bytes are the right ones.

@@ -5,19 +5,33 @@
 //! range that blocks are made of is claimed, once in the process, for as long as they live.
 //!
 //! Only memory that the CPU can reach is claimed: elsewhere no reference is ever made.
+//!
+//! A copy that has just been reported keeps its memory for an instant longer, on the engine's thread.
+//! Who closes one manager and makes the next over the same memory is not refused for that: a claim
+//! waits a moment for the one before it.
 #![allow(unsafe_code)]
 
-use std::{collections::BTreeMap, sync::LazyLock};
+use std::{
+    collections::BTreeMap,
+    sync::LazyLock,
+    time::{Duration, Instant},
+};
 
 use crate::{
     storage::{Storage, StorageError},
-    sync::{Arc, Mutex},
+    sync::{Arc, Condvar, Mutex},
 };
 
 /// End of each claimed range, by its start.
 type Ranges = BTreeMap<usize, usize>;
 
 static RANGES: LazyLock<Mutex<Ranges>> = LazyLock::new(|| Mutex::new(Ranges::new()));
+
+/// Told when ranges are given up.
+static GIVEN_UP: LazyLock<Condvar> = LazyLock::new(Condvar::new);
+
+/// How long a claim waits for an older one: far above what a thread needs to let go of a copy.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// The ranges of some storages; given up when dropped.
 pub(super) struct Claims(Vec<usize>);
@@ -34,9 +48,14 @@ impl Claims {
             // SAFETY: only the address is taken.
             let start = unsafe { storage.as_ptr() }.addr();
             let end = start + storage.size();
+            let patience_ends = Instant::now() + PATIENCE;
             let mut ranges = RANGES.lock();
-            let before = ranges.range(..end).next_back();
-            if before.is_some_and(|(_, &taken)| taken > start) {
+            while ranges.range(..end).next_back().is_some_and(|(_, &taken)| taken > start) {
+                let left = patience_ends.saturating_duration_since(Instant::now());
+                if !left.is_zero() {
+                    ranges = GIVEN_UP.wait_timeout(ranges, left);
+                    continue;
+                }
                 drop(ranges);
                 return Err(StorageError::InvalidConfig {
                     field: "storage",
@@ -57,5 +76,7 @@ impl Drop for Claims {
         for start in &self.0 {
             ranges.remove(start);
         }
+        drop(ranges);
+        GIVEN_UP.notify_all();
     }
 }

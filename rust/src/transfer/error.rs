@@ -1,6 +1,12 @@
 //! Why a block did not arrive.
 
-use crate::{config::Tier, layout::LayoutError, storage::StorageError};
+use crate::{
+    config::Tier,
+    io::IoError,
+    layout::LayoutError,
+    storage::{StorageError, disk::DiskError},
+    tokens::SequenceHash,
+};
 
 /// Errors of moving blocks. Cheap to clone: one cause can fail many blocks.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -67,6 +73,25 @@ pub enum TransferError {
         /// What is missing.
         reason: &'static str,
     },
+    /// The engine cannot copy between such places.
+    #[error("{engine}: does not copy from {from} to {to}; give that route an engine of its own")]
+    NotServed {
+        /// Name of the engine.
+        engine: String,
+        /// What is read.
+        from: &'static str,
+        /// What is written.
+        to: &'static str,
+    },
+    /// The block's name is too short to be kept beyond this process.
+    #[error("{key}: a 64-bit hash cannot name bytes on a drive; give hashes of 128 bits")]
+    Refused {
+        /// Its hash.
+        key: SequenceHash,
+    },
+    /// The drive, or the directory on it.
+    #[error(transparent)]
+    Disk(DiskError),
     /// The two memories do not hold the same kind of block.
     #[error("the two layouts do not match")]
     Layout(#[from] LayoutError),
@@ -95,4 +120,33 @@ pub enum TransferError {
         /// Running number of the copy.
         copy: u64,
     },
+}
+
+impl TransferError {
+    /// Whether the block that was read is lost, whoever tries again.
+    pub(crate) fn blames_source(&self) -> bool {
+        matches!(self, Self::Disk(DiskError::Io(IoError::Device { .. } | IoError::Short { .. })))
+    }
+
+    /// Whether the slot that was written is of no use now, though it is free.
+    pub(crate) fn blames_target(&self) -> bool {
+        matches!(
+            self,
+            Self::Disk(
+                DiskError::Io(IoError::NoSpace { .. } | IoError::Device { .. })
+                    | DiskError::LimitReached { .. }
+            )
+        )
+    }
+}
+
+impl From<DiskError> for TransferError {
+    fn from(error: DiskError) -> Self {
+        match error {
+            DiskError::Io(IoError::Cancelled { .. }) => Self::Cancelled,
+            DiskError::Io(IoError::Expired { .. }) => Self::DeadlineExceeded,
+            DiskError::Io(IoError::Stopped) => Self::EngineStopped,
+            error => Self::Disk(error),
+        }
+    }
 }

@@ -159,8 +159,12 @@ unsafe impl TransferEngine for FaultEngine {
         let faults = self.faults.lock().clone();
         if faults.flips > 0.0 || faults.tears > 0.0 {
             // Corruption is done by the CPU.
-            if let Err(error) = job.plan().to().check_accessible() {
-                return Err((error.into(), job));
+            let target = job.plan().to().memory();
+            let reachable = target.map(|memory| memory.check_accessible());
+            match reachable {
+                Some(Ok(())) => {}
+                Some(Err(error)) => return Err((error.into(), job)),
+                None => return Err((job.plan().not_served(&self.name), job)),
             }
         }
         let (plan, ticket, reports) = job.into_parts();
@@ -181,7 +185,10 @@ unsafe impl TransferEngine for FaultEngine {
                 passed.outer.report(index, Err(error));
                 continue;
             }
-            let before = if fault == Fault::Tear { tail(plan.to(), pair) } else { Vec::new() };
+            let before = match plan.to().memory() {
+                Some(memory) if fault == Fault::Tear => tail(memory, pair),
+                _ => Vec::new(),
+            };
             passed.copies.push(Copy { index, pair, fault, before });
             pairs.push(pair);
         }
@@ -267,8 +274,8 @@ struct Copy {
 impl Reports for Passed {
     fn report(&self, index: usize, result: Result<Box<[u64]>, TransferError>) {
         let Some(copy) = self.copies.get(index) else { return };
-        let memory = self.plan.to();
         let result = result.and_then(|sums| {
+            let Some(memory) = self.plan.to().memory() else { return Ok(sums) };
             match copy.fault {
                 Fault::Flip(random) => flip(memory, copy.pair, random),
                 Fault::Tear => tear(memory, copy.pair, &copy.before),

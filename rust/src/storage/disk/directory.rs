@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use super::geometry::{DiskSlot, SetId, SlotPlace};
-use super::record::{FingerprintId, Parsed, parse};
+use super::record::{FingerprintId, Parsed, RECORD_BYTES, parse};
 use super::report::DiskFinding;
 use super::set::{DiskSet, Marks};
 use super::superblock::{FILE_BYTES, MAX_FINGERPRINTS, NamedFingerprint, Superblock};
@@ -61,6 +61,18 @@ impl Head {
     }
 }
 
+impl Geometry {
+    /// Bytes that a directory with so many slots of this geometry, and no others, has on the drive.
+    pub fn directory_bytes(&self, slots: u64) -> u64 {
+        FIXED_BYTES.saturating_add(slots.saturating_mul(self.slot_bytes() + RECORD_BYTES as u64))
+    }
+
+    /// The most slots of this geometry that a directory of at most `bytes` has.
+    pub fn slots_in(&self, bytes: u64) -> u64 {
+        bytes.saturating_sub(FIXED_BYTES) / (self.slot_bytes() + RECORD_BYTES as u64)
+    }
+}
+
 impl DiskDirectory {
     /// The set that blocks are stored in.
     pub fn current(&self) -> SetId {
@@ -95,6 +107,15 @@ impl DiskDirectory {
     /// What was found out since opening.
     pub fn findings(&self) -> Vec<DiskFinding> {
         self.head.lock().findings.clone()
+    }
+
+    /// The file with the slots of a set.
+    ///
+    /// # Errors
+    ///
+    /// [`DiskError::NoSuchSet`].
+    pub fn data_file(&self, set: SetId) -> Result<Arc<dyn IoFile>, DiskError> {
+        Ok(self.set(set)?.data.clone())
     }
 
     /// Where the bytes of a slot lie. Whoever writes there has erased the slot's record before.

@@ -103,7 +103,7 @@ pub struct DiskRecord {
     pub engine: EngineName,
     /// Hash of the block before it; `None` for the first of a chain.
     pub parent: Option<[u8; 16]>,
-    /// Blocks before it in its chain.
+    /// Blocks before it in its chain, at least.
     pub depth: u32,
     /// How its bytes are read; part of its name.
     pub fingerprint: FingerprintId,

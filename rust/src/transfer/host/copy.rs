@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use crate::{
     layout::pair_runs,
-    transfer::{BlockPair, Job, TransferError, TransferPlan, kernel, tiles::TileSums},
+    transfer::{BlockMemory, BlockPair, Job, TransferError, kernel, tiles::TileSums},
 };
 
 /// Copies and reports some pairs of a job.
@@ -14,14 +14,19 @@ pub(super) fn execute(job: &Job, pairs: Range<usize>) {
     for index in pairs {
         let result = match job.ticket().stopped() {
             Some(reason) => Err(reason),
-            None => copy_block(plan, plan.pairs()[index]),
+            None => plan
+                .memories("host")
+                .and_then(|(from, to)| copy_block(from, to, plan.pairs()[index])),
         };
         job.report(index, result);
     }
 }
 
-fn copy_block(plan: &TransferPlan, pair: BlockPair) -> Result<Box<[u64]>, TransferError> {
-    let (from, to) = (plan.from(), plan.to());
+fn copy_block(
+    from: &BlockMemory,
+    to: &BlockMemory,
+    pair: BlockPair,
+) -> Result<Box<[u64]>, TransferError> {
     let layout = from.layout();
     let mut sums = TileSums::new(from.tiling());
     pair_runs(

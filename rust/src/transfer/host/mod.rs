@@ -72,10 +72,11 @@ unsafe impl TransferEngine for HostEngine {
     }
 
     fn submit(&self, job: Job) -> Result<(), (TransferError, Job)> {
-        let reachable =
-            job.plan().from().check_accessible().and_then(|()| job.plan().to().check_accessible());
-        if let Err(error) = reachable {
-            return Err((error.into(), job));
+        let served = job.plan().memories(self.name()).and_then(|(from, to)| {
+            from.check_accessible().and_then(|()| to.check_accessible()).map_err(Into::into)
+        });
+        if let Err(error) = served {
+            return Err((error, job));
         }
         let blocks = job.plan().pairs().len();
         if blocks == 0 {

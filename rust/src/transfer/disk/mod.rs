@@ -1,0 +1,42 @@
+//! Blocks between memory and a drive.
+//!
+//! [`DiskBlocks`] are the slots of a tier that lie in a
+//! [`DiskDirectory`](crate::storage::disk::DiskDirectory); [`DiskEngine`] copies to and from them on
+//! the threads of an I/O engine, a block at a time.
+//!
+//! # What holds
+//!
+//! * A store is reported when the block's record has been written, and not before: from then on it
+//!   survives the death of the process. The order is: the record of whatever was in the slot is
+//!   erased; data and sums are written; the record is written.
+//! * A load reports the sums of the bytes that it has read. Whether they are those of the block is
+//!   for whoever compares them with the root.
+//! * Loads and stores have lanes, threads and staging of their own. There is one staging buffer for
+//!   each thread, so that no request waits for one, whatever other tiers hold.
+//! * A record carries the reset generation that its slot was allocated in. A block whose copy began
+//!   before a reset is never acknowledged after it.
+//!
+//! # Room
+//!
+//! Slots are found room when they are first written: free slots of the directory, then new ones,
+//! then those of blocks that nothing here can read (of another fingerprint, then of another
+//! geometry), oldest first. So models share a directory until its limit is reached.
+//!
+//! # Costs
+//!
+//! A block that is one run in memory, aligned to 4096, is read and written where it lies; others
+//! are copied once more, in the pass that sums them. In memory: 4 bytes per slot.
+
+mod blocks;
+mod check;
+mod engine;
+mod opening;
+mod pass;
+mod room;
+mod scrub;
+mod task;
+
+pub use blocks::DiskBlocks;
+pub use check::{Verification, verify};
+pub use engine::DiskEngine;
+pub use opening::{DiskBlocksOptions, RecoveredSlot};

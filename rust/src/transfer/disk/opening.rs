@@ -1,0 +1,173 @@
+//! From a directory to the slots of a tier.
+
+use std::collections::HashSet;
+
+use super::{
+    blocks::{Access, DiskBlocks, NONE, Opened},
+    room::Room,
+};
+use crate::{
+    eviction::SlotId,
+    io::{IoEngine, Staging},
+    layout::BlockLayout,
+    pool::Registration,
+    seal::{Fingerprint, SealRoot, SealTiling},
+    storage::disk::{DiskDirectory, DiskError, DiskRecord, DiskSlot, RecoveredBlock},
+    sync::{
+        Arc, Condvar, Mutex,
+        atomic::{AtomicU32, AtomicU64, Ordering},
+    },
+    tokens::{EngineKey, Key, SequenceHash},
+};
+
+/// What [`DiskBlocks`] are made of.
+#[derive(Debug)]
+pub struct DiskBlocksOptions {
+    /// The directory, opened with the geometry of the blocks.
+    pub directory: DiskDirectory,
+    /// What was found in it.
+    pub recovered: Vec<RecoveredBlock>,
+    /// Shape and number of the blocks.
+    pub layout: BlockLayout,
+    /// How they are cut into tiles.
+    pub tiling: SealTiling,
+    /// How they are read; blocks of others are left alone until their room is needed.
+    pub fingerprint: Fingerprint,
+    /// Name of the fingerprint, for people.
+    pub label: String,
+    /// Who reads and writes.
+    pub io: Arc<dyn IoEngine>,
+    /// Loads and stores at the drive at once, as `io` has them: as many staging buffers.
+    pub threads: (usize, usize),
+}
+
+/// A block that was there.
+#[derive(Clone, Debug)]
+pub struct RecoveredSlot {
+    /// Its slot. Slots count up from 0 in the order of the blocks.
+    pub slot: SlotId,
+    /// Its name.
+    pub registration: Registration,
+    /// What proves its bytes.
+    pub root: SealRoot,
+    /// When it was last used; only the order counts.
+    pub last_use: u64,
+}
+
+impl DiskBlocks {
+    /// Takes a directory over. The blocks that can be read here come back in the order in which
+    /// they were stored, so that what a block continues comes before it.
+    ///
+    /// # Errors
+    /// [`DiskError`], where the fingerprint cannot be entered.
+    pub fn new(options: DiskBlocksOptions) -> Result<(Self, Vec<RecoveredSlot>), DiskError> {
+        let DiskBlocksOptions {
+            directory,
+            recovered,
+            layout,
+            tiling,
+            fingerprint,
+            label,
+            io,
+            threads,
+        } = options;
+        let id = directory.fingerprint(*fingerprint.as_bytes(), &label)?;
+        let set = directory.current();
+        let entry = directory.sets().into_iter().find(|(known, ..)| *known == set);
+        let (_, geometry, count, _) = entry.ok_or(DiskError::NoSuchSet { set })?;
+        let uses = recovered.iter().map(|block| block.record.last_use + 1).max().unwrap_or(1);
+
+        let (mine, rest): (Vec<_>, Vec<_>) = recovered
+            .into_iter()
+            .partition(|block| block.slot.set == set && block.record.fingerprint == id);
+        let (mut others, mut foreign): (Vec<_>, Vec<_>) =
+            rest.into_iter().partition(|block| block.slot.set != set);
+        let mine = keep_newest(mine, layout.num_blocks(), &mut foreign);
+        for old in [&mut others, &mut foreign] {
+            old.sort_unstable_by_key(|block| std::cmp::Reverse(block.sequence));
+        }
+
+        let mut free = vec![true; count as usize];
+        for block in mine.iter().chain(&foreign) {
+            free[block.slot.slot as usize] = false;
+        }
+        let room = Room {
+            free: (0..count).rev().filter(|&slot| free[slot as usize]).collect(),
+            foreign: foreign.iter().map(|block| block.slot.slot).collect(),
+            others: unused(&directory, &others),
+        };
+        let slots: Box<[AtomicU32]> =
+            (0..layout.num_blocks()).map(|_| AtomicU32::new(NONE)).collect();
+        for (place, block) in slots.iter().zip(&mine) {
+            place.store(block.slot.slot, Ordering::Relaxed);
+        }
+        let named = |(slot, block): (usize, &RecoveredBlock)| RecoveredSlot {
+            slot: slot as SlotId,
+            registration: registration(&block.record),
+            root: SealRoot::from_bytes(block.record.seal_root),
+            last_use: block.record.last_use,
+        };
+        let found = mine.iter().enumerate().map(named).collect();
+        let staging =
+            |threads| Staging::new(threads, usize::try_from(geometry.slot_bytes()).unwrap_or(0));
+        let file = directory.data_file(set)?;
+        let (first_generation, used) = (directory.generation(), directory.used());
+        let blocks = Self {
+            access: Mutex::new(Access {
+                opened: Some(Arc::new(Opened { directory, file })),
+                users: 0,
+            }),
+            released: Condvar::new(),
+            set,
+            geometry,
+            layout,
+            tiling,
+            fingerprint,
+            fingerprint_id: id,
+            io,
+            load_staging: staging(threads.0),
+            store_staging: staging(threads.1),
+            slots,
+            room: Mutex::new(room),
+            used: AtomicU64::new(used),
+            touched: Mutex::default(),
+            uses: AtomicU64::new(uses),
+            first_generation,
+        };
+        Ok((blocks, found))
+    }
+}
+
+/// The slots of other geometries: those with a block, and behind them, to go first, those without.
+fn unused(directory: &DiskDirectory, blocks: &[RecoveredBlock]) -> Vec<DiskSlot> {
+    let mut slots: Vec<DiskSlot> = blocks.iter().map(|block| block.slot).collect();
+    let taken: HashSet<DiskSlot> = slots.iter().copied().collect();
+    for (set, _, count, _) in directory.sets() {
+        let all = (0..count).map(|slot| DiskSlot { set, slot });
+        slots.extend(all.filter(|slot| set != directory.current() && !taken.contains(slot)));
+    }
+    slots
+}
+
+/// The blocks in the order of storing. Where there are more than `capacity`, as after the limit was
+/// lowered, those used longest ago go to the ones that are given up.
+fn keep_newest(
+    mut mine: Vec<RecoveredBlock>,
+    capacity: usize,
+    given_up: &mut Vec<RecoveredBlock>,
+) -> Vec<RecoveredBlock> {
+    if mine.len() > capacity {
+        mine.sort_unstable_by_key(|block| std::cmp::Reverse(block.record.last_use));
+        given_up.extend(mine.drain(capacity..));
+    }
+    mine.sort_unstable_by_key(|block| block.sequence);
+    mine
+}
+
+fn registration(record: &DiskRecord) -> Registration {
+    Registration {
+        key: Key::new(SequenceHash::from_le_bytes(record.key), record.group),
+        parent: record.parent.map(SequenceHash::from_le_bytes),
+        engine_key: EngineKey::new(record.engine.as_bytes()).ok(),
+    }
+}

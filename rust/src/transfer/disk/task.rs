@@ -1,0 +1,129 @@
+//! One block of a job on a thread of the I/O engine.
+#![allow(unsafe_code)]
+
+use std::slice;
+
+use super::{blocks::DiskBlocks, pass};
+use crate::{
+    io::{IoError, read_full, write_full},
+    storage::disk::DiskError,
+    sync::{Arc, Mutex},
+    transfer::{BlockMemory, BlockPair, BlockPlace, Job, TransferError, sum_block},
+};
+
+type Outcome = Result<Box<[u64]>, TransferError>;
+
+/// A block on its way; reported once, when its request is answered.
+pub(super) struct Task {
+    job: Arc<Job>,
+    index: usize,
+    outcome: Mutex<Option<Outcome>>,
+}
+
+impl Task {
+    pub(super) fn new(job: Arc<Job>, index: usize) -> Self {
+        Self { job, index, outcome: Mutex::new(None) }
+    }
+
+    /// Copies the block. The error is what is said of the drive; the outcome is kept.
+    pub(super) fn run(&self) -> Result<(), IoError> {
+        let outcome = match self.job.ticket().stopped() {
+            Some(reason) => Err(reason),
+            None => self.copy(),
+        };
+        let of_drive = match &outcome {
+            Err(TransferError::Disk(DiskError::Io(error))) => Err(error.clone()),
+            _ => Ok(()),
+        };
+        *self.outcome.lock() = Some(outcome);
+        of_drive
+    }
+
+    /// The request was answered.
+    pub(super) fn end(&self, answer: Result<(), IoError>) {
+        let outcome = match (self.outcome.lock().take(), answer) {
+            (Some(outcome), _) => outcome,
+            (None, Err(error)) => Err(DiskError::Io(error).into()),
+            (None, Ok(())) => Err(TransferError::EngineStopped),
+        };
+        self.job.report(self.index, outcome);
+    }
+
+    fn copy(&self) -> Outcome {
+        let plan = self.job.plan();
+        let Some(&pair) = plan.pairs().get(self.index) else {
+            return Err(TransferError::EngineStopped);
+        };
+        match (plan.from(), plan.to()) {
+            (BlockPlace::Memory(memory), BlockPlace::Disk(disk)) => self.store(memory, disk, pair),
+            (BlockPlace::Disk(disk), BlockPlace::Memory(memory)) => load(disk, memory, pair),
+            _ => Err(plan.not_served("disk")),
+        }
+    }
+
+    fn store(&self, memory: &BlockMemory, disk: &Arc<DiskBlocks>, pair: BlockPair) -> Outcome {
+        let label = self.job.plan().label(pair.to).copied();
+        let label = label.ok_or_else(|| self.job.plan().not_served("disk"))?;
+        let open = disk.open().ok_or(TransferError::EngineStopped)?;
+        let (directory, file) = open.parts()?;
+        let slot = disk.settle(directory, pair.to)?;
+        directory.tombstone(&[slot])?;
+
+        let mut staging = disk.store_staging.take().ok_or_else(no_staging)?;
+        let block_bytes = disk.layout.block_bytes();
+        let (payload, sums_page) = staging.split_at_mut(disk.geometry.padded_payload() as usize);
+        let in_place = pass::in_place(memory, pair.from);
+        let sums = if in_place.is_some() {
+            // SAFETY: the plan keeps its source from being written until the report; `submit` has
+            // checked that the memory is accessible.
+            unsafe { sum_block(memory, pair.from) }?
+        } else {
+            payload[block_bytes..].fill(0);
+            // SAFETY: as above.
+            unsafe { pass::gather(memory, pair.from, payload) }?
+        };
+        sums_page.fill(0);
+        for (place, sum) in sums_page.chunks_exact_mut(8).zip(&sums) {
+            place.copy_from_slice(&sum.to_le_bytes());
+        }
+        let payload = match in_place {
+            // SAFETY: `in_place` gives the run of the whole block, which nobody writes until the
+            // report.
+            Some(start) => unsafe { slice::from_raw_parts(start.cast_const(), block_bytes) },
+            None => &*payload,
+        };
+        write_full(file, &[payload, sums_page], disk.offset(slot)).map_err(DiskError::from)?;
+        let record = disk.record(&label.registration, label.generation, &sums)?;
+        directory.write_records(&[(slot, record)])?;
+        Ok(sums)
+    }
+}
+
+fn load(disk: &Arc<DiskBlocks>, memory: &BlockMemory, pair: BlockPair) -> Outcome {
+    let open = disk.open().ok_or(TransferError::EngineStopped)?;
+    let (_, file) = open.parts()?;
+    let slot = disk.slot(pair.from).ok_or(TransferError::EngineStopped)?;
+    let offset = disk.offset(slot);
+    let block_bytes = disk.layout.block_bytes();
+    let sums = if let Some(start) = pass::in_place(memory, pair.to) {
+        // SAFETY: `in_place` gives the run of the whole block, and the plan keeps everybody else
+        // from touching it until the report; `submit` has checked that the memory is accessible.
+        let run = unsafe { slice::from_raw_parts_mut(start, block_bytes) };
+        read_full(file, &mut [run], offset).map_err(DiskError::from)?;
+        // SAFETY: as above.
+        unsafe { sum_block(memory, pair.to) }?
+    } else {
+        let mut staging = disk.load_staging.take().ok_or_else(no_staging)?;
+        let run = &mut staging[..disk.geometry.padded_payload() as usize];
+        read_full(file, &mut [&mut *run], offset).map_err(DiskError::from)?;
+        // SAFETY: as above.
+        unsafe { pass::scatter(memory, pair.to, run) }?
+    };
+    disk.touch(pair.from);
+    Ok(sums)
+}
+
+/// There is a buffer for each thread.
+fn no_staging() -> TransferError {
+    TransferError::EngineStopped
+}
