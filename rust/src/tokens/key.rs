@@ -125,26 +125,6 @@ impl Key {
         bytes[16..].copy_from_slice(&self.group.to_le_bytes());
         bytes
     }
-
-    /// 64 well-mixed bits of the key: the same in every process, for eviction policies that remember
-    /// blocks which have left. Two keys may share them, and whoever wants to can construct such
-    /// keys: a digest never decides whether bytes are the right ones.
-    pub const fn digest(self) -> u64 {
-        // Digits of pi: arbitrary, odd, with no pattern that a key could share.
-        const LOW: u64 = 0x243f_6a88_85a3_08d3;
-        const HIGH: u64 = 0x1319_8a2e_0370_7345;
-        const GROUP: u64 = 0xa409_3822_299f_31d1;
-        let number = self.hash.as_u128();
-        let hash = fold(number as u64 ^ LOW, (number >> 64) as u64 ^ HIGH);
-        fold(hash ^ self.group as u64, GROUP)
-    }
-}
-
-/// The two halves of a 128-bit product, combined: what the low bits of a product lack, the high bits
-/// have.
-const fn fold(a: u64, b: u64) -> u64 {
-    let product = a as u128 * b as u128;
-    product as u64 ^ (product >> 64) as u64
 }
 
 impl From<SequenceHash> for Key {
