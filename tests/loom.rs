@@ -84,7 +84,8 @@ impl World {
         let follower = Arc::new(Follower::default());
         let events = told.then(|| Arc::new(EventStream::new(follower.clone())));
         let policy = EvictionKind::Lru.build(capacity as u32);
-        let options = SlotPoolOptions { tier: Tier::Device, capacity, policy, events };
+        let options = SlotPoolOptions::new(Tier::Device, capacity, policy);
+        let options = SlotPoolOptions { events, ..options };
         let cells = (0..capacity).map(|_| UnsafeCell::new(None)).collect();
         Self { pool: SlotPool::new(options).unwrap(), memory: Arc::new(Memory(cells)), follower }
     }

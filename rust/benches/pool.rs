@@ -57,7 +57,7 @@ fn sequences(capacity: usize) -> Vec<Sequence> {
 
 fn pool(capacity: usize, policy: EvictionKind) -> SlotPool {
     let policy = policy.build(capacity as u32);
-    SlotPool::new(SlotPoolOptions { tier: Tier::Device, capacity, policy, events: None }).unwrap()
+    SlotPool::new(SlotPoolOptions::new(Tier::Device, capacity, policy)).unwrap()
 }
 
 /// A pool in which the first sequences are, idle; `part` of its slots are taken by them.

@@ -95,8 +95,8 @@ pub mod offload {
 /// The lifecycle of a tier's slots.
 pub mod pool {
     pub use crate::pool::{
-        EvictionMode, ImmutableSlots, MutableSlots, PoolError, Registration, SlotPool,
-        SlotPoolOptions, WeakSlots,
+        EvictionMode, ImmutableSlots, MutableSlots, PoolError, Registration, Section,
+        SectionMetrics, SlotPool, SlotPoolOptions, WeakSlots,
     };
 }
 

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, missing_docs)]
 
 mod refusals;
+mod sections;
 
 use std::sync::{Arc, Mutex};
 
@@ -15,7 +16,7 @@ use dynamo_llm::block_manager::{
 };
 
 fn pool_with(policy: Box<dyn EvictionPolicy>, capacity: usize) -> SlotPool {
-    SlotPool::new(SlotPoolOptions { tier: Tier::Host, capacity, policy, events: None }).unwrap()
+    SlotPool::new(SlotPoolOptions::new(Tier::Host, capacity, policy)).unwrap()
 }
 
 fn pool(capacity: usize) -> SlotPool {
@@ -69,7 +70,7 @@ fn told_pool(capacity: usize) -> (SlotPool, Arc<Log>) {
     let log = Arc::new(Log::default());
     let events = Some(Arc::new(EventStream::new(log.clone())));
     let policy = EvictionKind::Lru.build(capacity as u32);
-    let options = SlotPoolOptions { tier: Tier::Host, capacity, policy, events };
+    let options = SlotPoolOptions { events, ..SlotPoolOptions::new(Tier::Host, capacity, policy) };
     (SlotPool::new(options).unwrap(), log)
 }
 
@@ -385,7 +386,7 @@ fn a_sink_may_use_the_pool_and_the_last_handle() {
     let sink = Arc::new(Curious(Mutex::default(), std::sync::OnceLock::new()));
     let events = Some(Arc::new(EventStream::new(sink.clone())));
     let policy = EvictionKind::Lru.build(2);
-    let options = SlotPoolOptions { tier: Tier::Host, capacity: 2, policy, events };
+    let options = SlotPoolOptions { events, ..SlotPoolOptions::new(Tier::Host, 2, policy) };
     let pool = SlotPool::new(options).unwrap();
     sink.1.set(pool.clone()).unwrap();
     store(&pool, &chain(1, 0..1)).quarantine();

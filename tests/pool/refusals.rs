@@ -10,7 +10,7 @@ use dynamo_llm::block_manager::{
 use crate::{assert_all_available, chain, pool, pool_with, store};
 
 /// Names slots that cannot go, or none.
-struct Wrong(Option<SlotId>);
+pub(crate) struct Wrong(pub(crate) Option<SlotId>);
 
 impl EvictionPolicy for Wrong {
     fn name(&self) -> &'static str {
@@ -78,7 +78,7 @@ fn more_than_there_is_is_refused_with_numbers() {
 fn a_capacity_no_pool_can_have_is_refused() {
     for capacity in [0, SlotPool::MAX_CAPACITY + 1, usize::MAX] {
         let policy = EvictionKind::Lru.build(1);
-        let options = SlotPoolOptions { tier: Tier::Host, capacity, policy, events: None };
+        let options = SlotPoolOptions::new(Tier::Host, capacity, policy);
         let error = SlotPool::new(options).unwrap_err();
         assert!(matches!(error, PoolError::InvalidCapacity { .. }), "{error}");
     }

@@ -33,6 +33,8 @@ pub(crate) type Run = (u8, u8, u8);
 pub(crate) enum Call {
     Allocate(usize),
     AllocateUpTo(usize),
+    /// Numbers of sections, some of which the pool does not have.
+    AllocateIn(Vec<usize>),
     FreeMutable(usize),
     SplitMutable(usize, usize),
     JoinMutable(usize, usize),
@@ -70,6 +72,7 @@ fn call() -> impl Strategy<Value = Call> {
     prop_oneof![
         8 => n().prop_map(Call::Allocate),
         4 => n().prop_map(Call::AllocateUpTo),
+        8 => prop::collection::vec(0usize..4, 0..8).prop_map(Call::AllocateIn),
         3 => n().prop_map(Call::FreeMutable),
         2 => (n(), n()).prop_map(|(a, b)| Call::SplitMutable(a, b)),
         1 => (n(), n()).prop_map(|(a, b)| Call::JoinMutable(a, b)),
@@ -99,13 +102,15 @@ fn call() -> impl Strategy<Value = Call> {
 struct Machine;
 
 impl ReferenceStateMachine for Machine {
-    /// What the pool is made of; the rest of the model stands beside the pool, because only the
-    /// pool knows whom its policy gave up.
-    type State = (EvictionKind, usize);
+    /// Policy and capacity of each section; the rest of the model stands beside the pool, because
+    /// only the pool knows whom its policies gave up.
+    type State = Vec<(EvictionKind, usize)>;
     type Transition = Call;
 
     fn init_state() -> BoxedStrategy<Self::State> {
-        (prop::sample::select(EvictionKind::ALL), 1usize..14).boxed()
+        let policy = || prop::sample::select(EvictionKind::ALL);
+        let one = (policy(), 1usize..14).prop_map(|section| vec![section]);
+        prop_oneof![one, prop::collection::vec((policy(), 1usize..7), 2..=3)].boxed()
     }
 
     fn transitions(_: &Self::State) -> BoxedStrategy<Self::Transition> {
@@ -121,21 +126,21 @@ impl StateMachineTest for Machine {
     type SystemUnderTest = World;
     type Reference = Self;
 
-    fn init_test(&(policy, capacity): &(EvictionKind, usize)) -> World {
-        World::new(policy, capacity)
+    fn init_test(sections: &Vec<(EvictionKind, usize)>) -> World {
+        World::new(sections)
     }
 
-    fn apply(mut world: World, _: &(EvictionKind, usize), call: Call) -> World {
+    fn apply(mut world: World, _: &Vec<(EvictionKind, usize)>, call: Call) -> World {
         world.apply(&call);
         STEPS_DONE.fetch_add(1, Relaxed);
         world
     }
 
-    fn check_invariants(world: &World, _: &(EvictionKind, usize)) {
+    fn check_invariants(world: &World, _: &Vec<(EvictionKind, usize)>) {
         world.check();
     }
 
-    fn teardown(world: World, _: (EvictionKind, usize)) {
+    fn teardown(world: World, _: Vec<(EvictionKind, usize)>) {
         world.close();
     }
 }

@@ -3,7 +3,10 @@
 //! The model does not know which block a policy gives up. It is told the slots that came back and
 //! checks that each could be given up at that moment; everything else it predicts.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::{
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    ops::Range,
+};
 
 use dynamo_llm::block_manager::{
     Key, SequenceHash, SlotId, metrics::PoolMetrics, pool::Registration,
@@ -47,7 +50,11 @@ enum Place {
 /// What a weak handle must compare: the write, and the resets that it saw.
 pub(crate) type Identity = (u64, u64);
 
+/// Where the slots of a section are: free, mutable, active, inactive, quarantined.
+pub(crate) type Counts = [usize; 5];
+
 pub(crate) struct Model {
+    sections: Vec<Range<SlotId>>,
     places: Vec<Place>,
     /// The memory: what was last written, whoever has the slot now.
     pub(crate) bytes: Vec<Option<Content>>,
@@ -61,8 +68,15 @@ pub(crate) struct Model {
 }
 
 impl Model {
-    pub(crate) fn new(capacity: usize) -> Self {
+    pub(crate) fn new(capacities: impl Iterator<Item = usize>) -> Self {
+        let mut sections: Vec<Range<SlotId>> = Vec::new();
+        for capacity in capacities {
+            let base = sections.last().map_or(0, |before| before.end);
+            sections.push(base..base + capacity as SlotId);
+        }
+        let capacity = sections.last().map_or(0, |last| last.end as usize);
         Self {
+            sections,
             places: vec![Place::Free; capacity],
             bytes: vec![None; capacity],
             registered: BTreeMap::new(),
@@ -107,6 +121,44 @@ impl Model {
         }
     }
 
+    pub(crate) fn section_of(&self, id: SlotId) -> usize {
+        self.sections.iter().position(|slots| slots.contains(&id)).unwrap()
+    }
+
+    /// Of each section.
+    pub(crate) fn sections(&self) -> Vec<(Range<SlotId>, Counts)> {
+        let counts = |slots: &Range<SlotId>| {
+            let mut counts = Counts::default();
+            for place in &self.places[slots.start as usize..slots.end as usize] {
+                counts[match place {
+                    Place::Free => 0,
+                    Place::Mutable => 1,
+                    Place::Block { readers: 1.., .. } => 2,
+                    Place::Block { .. } => 3,
+                    Place::Quarantined => 4,
+                }] += 1;
+            }
+            counts
+        };
+        self.sections.iter().map(|slots| (slots.clone(), counts(slots))).collect()
+    }
+
+    /// Of each idle block, the sections of those that cannot go before it: the idle ones that it
+    /// continues, up to the first that is in use or has a duplicate to leave its place to.
+    pub(crate) fn waiting_for(&self) -> BTreeMap<SlotId, BTreeSet<usize>> {
+        let idle = self.registered.iter().filter(|&(_, &id)| self.is_idle(id));
+        idle.map(|(&key, &id)| {
+            let parent = |key: &Key| self.links.get(key).copied();
+            let waiting = std::iter::successors(parent(&key), parent).map_while(|key| {
+                let succeeded = self.duplicates.get(&key).is_some_and(|others| !others.is_empty());
+                let id = *self.registered.get(&key)?;
+                (self.is_idle(id) && !succeeded).then(|| self.section_of(id))
+            });
+            (id, waiting.collect())
+        })
+        .collect()
+    }
+
     pub(crate) fn is_registered(&self, key: Key) -> bool {
         self.registered.contains_key(&key)
     }
@@ -132,14 +184,20 @@ impl Model {
             if self.places[id as usize] != Place::Free {
                 self.evicted(id);
             }
-            self.places[id as usize] = Place::Mutable;
-            // The owner writes at once: whoever still reads the slot would see it.
-            self.bytes[id as usize] = None;
+            self.handed_out(id);
         }
         let evicted = (self.totals.evictions - evictions) as usize;
         assert_eq!(evicted, ids.len().saturating_sub(free), "evicted while there was room");
-        self.totals.allocations += ids.len() as u64;
         self.expected.extend(ids.iter().map(|&id| Told::Allocated(id)));
+    }
+
+    /// The free slot `id` was handed out to be written.
+    pub(crate) fn handed_out(&mut self, id: SlotId) {
+        assert_eq!(self.places[id as usize], Place::Free);
+        self.places[id as usize] = Place::Mutable;
+        // The owner writes at once: whoever still reads the slot would see it.
+        self.bytes[id as usize] = None;
+        self.totals.allocations += 1;
     }
 
     /// The policy gave up the block in `id`.

@@ -10,8 +10,8 @@ use dynamo_llm::block_manager::{
     config::EvictionKind,
     events::{BlockEvent, EventManager, EventStream, TierCleared},
     pool::{
-        EvictionMode, ImmutableSlots, MutableSlots, PoolError, Registration, SlotPool,
-        SlotPoolOptions, WeakSlots,
+        EvictionMode, ImmutableSlots, MutableSlots, PoolError, Registration, Section,
+        SectionMetrics, SlotPool, SlotPoolOptions, WeakSlots,
     },
 };
 
@@ -109,18 +109,21 @@ fn keys(names: &[Registration]) -> Vec<Key> {
 }
 
 impl World {
-    pub(crate) fn new(policy: EvictionKind, capacity: usize) -> Self {
+    pub(crate) fn new(sections: &[(EvictionKind, usize)]) -> Self {
         let log = Arc::new(Log::default());
-        let options = SlotPoolOptions {
-            tier: Tier::Host,
+        let section = |&(policy, capacity): &(EvictionKind, usize)| Section {
             capacity,
             policy: policy.build(capacity as u32),
+        };
+        let options = SlotPoolOptions {
+            tier: Tier::Host,
+            sections: sections.iter().map(section).collect(),
             events: Some(Arc::new(EventStream::new(log.clone()))),
         };
         Self {
             pool: SlotPool::new(options).unwrap(),
             log,
-            model: Model::new(capacity),
+            model: Model::new(sections.iter().map(|section| section.1)),
             mutable: Vec::new(),
             held: Vec::new(),
             weak: Vec::new(),
@@ -141,6 +144,7 @@ impl World {
                 assert_eq!(slots.len(), count.min(self.model.free() + self.model.inactive()));
                 self.allocated(slots);
             }
+            Call::AllocateIn(ref sections) => self.allocate_in(sections),
             Call::FreeMutable(n) => {
                 if let Some(slots) = take(&mut self.mutable, n) {
                     self.model.freed(slots.ids());
@@ -250,6 +254,35 @@ impl World {
     fn allocated(&mut self, slots: MutableSlots) {
         self.model.allocated(slots.ids());
         self.mutable.push(slots);
+    }
+
+    /// The slots are of the sections named, as many as those have.
+    fn allocate_in(&mut self, wanted: &[usize]) {
+        let sections = self.model.sections();
+        let mut asked = vec![0; sections.len()];
+        let mut expected = Vec::new();
+        for &section in wanted {
+            expected.push(sections.get(section).is_some_and(|(_, [free, _, _, inactive, _])| {
+                asked[section] += 1;
+                asked[section] <= free + inactive
+            }));
+        }
+        let needed = sections.iter().zip(asked).map(|((_, [free, _, _, inactive, _]), asked)| {
+            asked.saturating_sub(*free).min(*inactive)
+        });
+        let (slots, told) = self.evicting(needed.collect(), |pool| pool.allocate_in(wanted));
+        assert_eq!(slots.iter().map(Option::is_some).collect::<Vec<_>>(), expected);
+        for (slot, &section) in slots.iter().zip(wanted) {
+            for &id in slot.iter().flat_map(MutableSlots::ids) {
+                assert_eq!(self.model.section_of(id), section);
+                assert_eq!(self.pool.section_of(id), Some(section));
+                self.model.handed_out(id);
+            }
+        }
+        let slots = MutableSlots::join(slots.into_iter().flatten());
+        let ids = slots.iter().flat_map(MutableSlots::ids);
+        assert_eq!(ids.map(|&id| Told::Allocated(id)).collect::<Vec<_>>(), told);
+        self.mutable.extend(slots);
     }
 
     fn join_mutable(&mut self, a: usize, b: usize) {
@@ -364,19 +397,39 @@ impl World {
     }
 
     fn trigger(&mut self, mode: EvictionMode) {
-        let target = match mode {
-            EvictionMode::Normal => self.pool.capacity().div_ceil(8),
-            EvictionMode::Aggressive => usize::MAX,
-        };
-        let wanted = target.saturating_sub(self.model.free()).min(self.model.inactive());
-        let succeeded = self.model.with_successors();
-        assert_eq!(self.pool.trigger_eviction(mode), wanted);
-        let told = self.log.take();
+        let needed = self.model.sections().into_iter().map(|(slots, [free, _, _, inactive, _])| {
+            let target = match mode {
+                EvictionMode::Normal => slots.len().div_ceil(8),
+                EvictionMode::Aggressive => usize::MAX,
+            };
+            target.saturating_sub(free).min(inactive)
+        });
+        let before = self.model.totals.evictions;
+        let (evicted, told) = self.evicting(needed.collect(), |pool| pool.trigger_eviction(mode));
+        assert_eq!(evicted as u64, self.model.totals.evictions - before);
+        assert_eq!(told, []);
+    }
+
+    /// Makes a call that has to evict `needed` blocks of each section, and others only because they
+    /// continue such a block. Returns what was told besides.
+    fn evicting<T>(
+        &mut self,
+        mut needed: Vec<usize>,
+        call: impl FnOnce(&SlotPool) -> T,
+    ) -> (T, Vec<Told>) {
+        let (succeeded, waiting_for) = (self.model.with_successors(), self.model.waiting_for());
+        let first_needed = needed.clone();
+        let result = call(&self.pool);
+        let mut told = self.log.take();
+        let evictions = told.iter().take_while(|event| matches!(event, Told::Evicted(..))).count();
+        let rest = told.split_off(evictions);
         // A take-over is not told; a lookup shows whether there was one.
+        let mut taken_over = Vec::new();
         for (key, id) in succeeded {
             let found = self.pool.match_prefix(&[key]);
             if found.ids() != [id] {
                 self.model.evicted(id);
+                taken_over.push(id);
             }
             let model = self.model.matched(&[Registration::new(key)], false);
             assert_eq!(found.ids(), model);
@@ -384,12 +437,25 @@ impl World {
             self.model.released(&model);
         }
         let probes = std::mem::take(&mut self.model.expected);
+        let account = |model: &Model, id, needed: &mut Vec<usize>, needy: &[usize]| {
+            let section = model.section_of(id);
+            let makes_way = waiting_for[&id].iter().any(|&other| needy[other] > 0);
+            assert!(needed[section] > 0 || makes_way, "slot {id} was evicted for nothing");
+            needed[section] = needed[section].saturating_sub(1);
+        };
         for event in &told {
             let Told::Evicted(id, _) = *event else { panic!("{event:?} in an eviction") };
+            let needy = needed.clone();
+            account(&self.model, id, &mut needed, &needy);
             self.model.evicted(id);
         }
-        assert_eq!(std::mem::take(&mut self.model.expected), told);
-        self.model.expected = probes;
+        // When these went among the others is not known.
+        for id in taken_over {
+            account(&self.model, id, &mut needed, &first_needed);
+        }
+        assert!(needed.iter().all(|&needed| needed == 0), "{needed:?} were to go besides");
+        assert_eq!(std::mem::replace(&mut self.model.expected, probes), told);
+        (result, rest)
     }
 
     /// Everything that must hold between two calls.
@@ -401,6 +467,14 @@ impl World {
         assert_eq!(metrics, self.model.metrics());
         assert!((0.0..=1.0).contains(&metrics.usage()));
         self.pool.self_check().unwrap();
+        let sections = self.pool.section_metrics().into_iter().map(|section| {
+            let SectionMetrics { slots, free, mutable, active, inactive, quarantined, .. } =
+                section;
+            let counts = [free, mutable, active, inactive, quarantined];
+            assert_eq!(counts.iter().sum::<u64>(), slots.len() as u64);
+            (slots, counts.map(|count| count as usize))
+        });
+        assert_eq!(sections.collect::<Vec<_>>(), self.model.sections());
         for sequence in 0..4 {
             let keys = keys(&names((sequence, 0, 16), 0));
             let there: Vec<bool> = keys.iter().map(|&key| self.model.is_registered(key)).collect();

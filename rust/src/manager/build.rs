@@ -152,7 +152,10 @@ impl<'a> Plan<'a> {
         };
         let memory = Arc::new(BlockMemory::new(layout, storages).map_err(refuse)?);
         let events = events.is_attached().then(|| events.clone());
-        let pool = SlotPool::new(SlotPoolOptions { tier, capacity: blocks, policy, events })?;
+        let pool = SlotPool::new(SlotPoolOptions {
+            events,
+            ..SlotPoolOptions::new(tier, blocks, policy)
+        })?;
         Ok(match tier {
             Tier::Device => TierBlocks::unsealed(pool, memory, fingerprint),
             _ => TierBlocks::sealed(pool, memory, fingerprint),

@@ -69,7 +69,8 @@ pub(super) fn tier(
     let capacity = blocks.layout().num_blocks();
     let policy = settings.eviction_of(Tier::Disk).build(capacity as u32);
     let events = events.is_attached().then(|| events.clone());
-    let pool = SlotPool::new(SlotPoolOptions { tier: Tier::Disk, capacity, policy, events })?;
+    let options = SlotPoolOptions::new(Tier::Disk, capacity, policy);
+    let pool = SlotPool::new(SlotPoolOptions { events, ..options })?;
     Ok(Some(TierBlocks::on_disk(pool, Arc::new(blocks), &found)?))
 }
 

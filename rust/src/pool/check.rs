@@ -5,6 +5,7 @@ use std::collections::HashSet;
 
 use super::{
     PoolError, ring,
+    section::Books,
     slot::{Life, NONE, Slot, Standing},
     state::State,
 };
@@ -24,33 +25,54 @@ impl State {
     }
 
     fn check_counts(&self) -> Checked {
-        let mut counts = [0_usize; 5];
-        for slot in &self.slots {
-            counts[slot.life as usize] += 1;
+        for (number, books) in self.sections.all.iter().enumerate() {
+            self.check_section(books).map_err(|reason| format!("section {number}: {reason}"))?;
         }
-        let booked = [self.free.len(), self.mutable, self.active, self.inactive, self.quarantined];
-        ensure(counts == booked, || {
-            format!("free, mutable, active, inactive, quarantined: {counts:?}, booked {booked:?}")
-        })?;
-        let free: HashSet<SlotId> = self.free.iter().copied().collect();
-        let is_free = |id: &SlotId| self.slots[*id as usize].life == Life::Free;
-        ensure(free.len() == self.free.len() && free.iter().all(is_free), || {
-            "the free list names a slot twice or one in use".to_owned()
-        })?;
         let registered = self.slots.iter().filter(|slot| slot.is_registered()).count();
         ensure(registered == self.index.len(), || {
             format!("{registered} registered slots, {} in the index", self.index.len())
+        })
+    }
+
+    fn check_section(&self, books: &Books) -> Checked {
+        let used = books.used().start as usize..books.used().end as usize;
+        let slots = self.slots.get(used).unwrap_or_default();
+        ensure(slots.len() == books.used().len() && books.used().end <= books.slots().end, || {
+            format!("slots {:?} of {:?} are used", books.used(), books.slots())
+        })?;
+        let fresh = self.slots.iter().take(books.slots().end as usize);
+        let mut fresh = fresh.skip(books.used().end as usize);
+        ensure(fresh.all(|slot| slot.life == Life::Free && slot.epoch == 0), || {
+            "a slot that has never been used is in use".to_owned()
+        })?;
+        let mut counts = [0_usize; 5];
+        for slot in slots {
+            counts[slot.life as usize] += 1;
+        }
+        let Books { free, mutable, active, inactive, quarantined, .. } = books;
+        let booked = [free.len(), *mutable, *active, *inactive, *quarantined];
+        ensure(counts == booked, || {
+            format!("free, mutable, active, inactive, quarantined: {counts:?}, booked {booked:?}")
+        })?;
+        let listed: HashSet<SlotId> = free.iter().copied().collect();
+        let is_free =
+            |&id: &SlotId| books.used().contains(&id) && self.slots[id as usize].life == Life::Free;
+        ensure(listed.len() == free.len() && listed.iter().all(is_free), || {
+            "the free list names a slot twice, or one in use or of another section".to_owned()
         })?;
         let evictable = |slot: &&Slot| slot.life == Life::Inactive && slot.is_tracked();
-        let evictable = self.slots.iter().filter(evictable).count();
-        ensure(evictable == self.policy.len(), || {
-            format!("{evictable} evictable blocks, the policy has {}", self.policy.len())
+        let evictable = slots.iter().filter(evictable).count();
+        ensure(evictable == books.evictable(), || {
+            format!("{evictable} evictable blocks, the policy has {}", books.evictable())
         })?;
-        let condemned: HashSet<SlotId> = self.condemned.iter().copied().collect();
+        let condemned: HashSet<SlotId> = books.condemned.iter().copied().collect();
+        ensure(condemned.iter().all(|id| books.used().contains(id)), || {
+            "a block of another section is condemned".to_owned()
+        })?;
         let waits = |(id, slot): (SlotId, &Slot)| {
             slot.life != Life::Inactive || slot.is_tracked() || condemned.contains(&id)
         };
-        ensure((0..).zip(&self.slots).all(waits), || {
+        ensure(books.used().zip(slots).all(waits), || {
             "an inactive block is neither the policy's nor condemned".to_owned()
         })
     }

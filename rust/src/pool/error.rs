@@ -55,7 +55,7 @@ pub enum PoolError {
     InvalidCapacity {
         /// The tier.
         tier: Tier,
-        /// The capacity asked for.
+        /// The capacity asked for: of one of its sections if that is 0.
         capacity: usize,
         /// The largest one.
         max: usize,

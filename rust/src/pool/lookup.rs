@@ -54,23 +54,24 @@ impl State {
 
     /// Adds a reader to blocks that were asked for.
     fn pin(&mut self, ids: &[SlotId]) {
-        let mut woken = 0;
         for &id in ids {
             let slot = &mut self.slots[id as usize];
             slot.refs = slot.refs.saturating_add(1);
             let was_idle = slot.life == Life::Inactive;
             slot.life = Life::Active;
-            woken += usize::from(was_idle);
+            let section = self.sections.of(id);
+            if was_idle {
+                section.inactive -= 1;
+                section.active += 1;
+            }
             if slot.tracking != Tracking::Tracked {
                 slot.tracking = Tracking::Asked;
             } else if was_idle {
-                self.policy.pin(id);
+                section.pin(id);
             } else {
-                self.policy.touch(id);
+                section.touch(id);
             }
         }
-        self.inactive -= woken;
-        self.active += woken;
     }
 
     /// Adds a reader to slots that a live handle holds already.
@@ -92,10 +93,11 @@ impl State {
         slot.refs = slot.refs.saturating_add(1);
         if slot.life == Life::Inactive {
             slot.life = Life::Active;
-            self.inactive -= 1;
-            self.active += 1;
-            if self.slots[id as usize].is_tracked() {
-                self.policy.hold(id);
+            let section = self.sections.of(id);
+            section.inactive -= 1;
+            section.active += 1;
+            if slot.is_tracked() {
+                section.hold(id);
             }
         }
         true
@@ -137,11 +139,11 @@ impl State {
             touched += 1;
             let slot = &mut self.slots[id as usize];
             match (slot.tracking, slot.life) {
-                (Tracking::Tracked, _) => self.policy.touch(id),
+                (Tracking::Tracked, _) => self.sections.of(id).touch(id),
                 // Asked for while condemned: it has earned its place back.
                 (_, Life::Inactive) => {
                     slot.tracking = Tracking::Tracked;
-                    self.policy.insert(id, hash);
+                    self.sections.of(id).insert(id, hash);
                 }
                 _ => slot.tracking = Tracking::Asked,
             }

@@ -18,9 +18,15 @@
 //! tier continues the victim, the deepest such block goes first, so no prefix is lost before its
 //! suffix.
 //!
+//! The slots of a pool may be in *sections*: runs of slot numbers among which a policy of its own
+//! makes room, for a tier that is in several places where a block has to lie in one of them. An
+//! allocation may ask for a slot of a section. Everything else is the pool's, whatever the section:
+//! one index, one lock, one stream of events, and chains. To make room in one section a block of
+//! another goes only where it continues the victim.
+//!
 //! What it costs: one mutex, held for index arithmetic only, never across a copy, I/O or callback;
 //! no thread, no channel. 56 bytes a slot and 16 for its parent, committed when the slot is first
-//! used, 11 to 22 in the index, 4 in the free list, and the policy's links: with LRU 98 bytes a
+//! used (of several sections the last alone; the others' at once), 11 to 22 in the index, 4 in the free list, and the policy's links: with LRU 98 bytes a
 //! block in a pool of 10 million. Engine keys, where there are any, are 42 more.
 //!
 //! What it is not: it knows no storage (`manager` joins slots and bytes) and no other tier.
@@ -31,10 +37,12 @@ mod error;
 mod evict;
 mod handles;
 mod lookup;
+mod options;
 mod registration;
 mod registry;
 mod release;
 mod ring;
+mod section;
 mod shared;
 mod slot;
 mod state;
@@ -44,6 +52,8 @@ mod weak;
 
 pub use error::PoolError;
 pub use handles::{ImmutableSlots, MutableSlots};
+pub use options::{Section, SlotPoolOptions};
 pub use registration::Registration;
-pub use shared::{EvictionMode, SlotPool, SlotPoolOptions};
+pub use section::SectionMetrics;
+pub use shared::{EvictionMode, SlotPool};
 pub use weak::WeakSlots;

@@ -16,8 +16,12 @@ const AHEAD: usize = 16;
 impl State {
     /// Names `ids` and makes each active with one reader.
     pub(super) fn register(&mut self, ids: &[SlotId], registrations: &[Registration]) {
-        self.mutable -= ids.len();
-        self.active += ids.len();
+        let mut rest = ids;
+        while let Some((section, run, before)) = self.sections.last_run(rest) {
+            section.mutable -= run.len();
+            section.active += run.len();
+            rest = before;
+        }
         let mut first_copies = Ids::new();
         let mut previous: Option<(Key, SlotId)> = None;
         for registration in registrations.iter().take(AHEAD) {

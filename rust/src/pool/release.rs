@@ -3,7 +3,7 @@
 use super::{
     ring,
     slot::{Life, NONE, Standing, Tracking},
-    state::{Ids, State},
+    state::{Ids, State, mix},
 };
 use crate::eviction::SlotId;
 
@@ -13,30 +13,37 @@ impl State {
     /// A count of readers that has reached the largest number has lost count: it stays there, and
     /// so does the slot, which nobody else can then get while somebody may be reading it.
     pub(super) fn release(&mut self, ids: &[SlotId]) {
-        for &id in ids.iter().rev() {
-            let slot = &mut self.slots[id as usize];
-            if slot.refs != 1 {
-                slot.refs -= u32::from(slot.refs != u32::MAX);
-                continue;
-            }
-            slot.refs = 0;
-            self.active -= 1;
-            if slot.is_registered() {
+        let mut unlisted = Ids::new();
+        let mut rest = ids;
+        while let Some((section, run, before)) = self.sections.last_run(rest) {
+            rest = before;
+            for &id in run.iter().rev() {
+                let slot = &mut self.slots[id as usize];
+                if slot.refs != 1 {
+                    slot.refs -= u32::from(slot.refs != u32::MAX);
+                    continue;
+                }
+                slot.refs = 0;
+                section.active -= 1;
+                if !slot.is_registered() {
+                    unlisted.push(id);
+                    continue;
+                }
                 slot.life = Life::Inactive;
-                self.inactive += 1;
+                section.inactive += 1;
                 match std::mem::replace(&mut slot.tracking, Tracking::Tracked) {
-                    Tracking::Tracked => self.policy.unpin(id),
+                    Tracking::Tracked => section.unpin(id),
                     before => {
-                        let digest = self.digest(id);
-                        self.policy.insert(id, digest);
+                        section.insert(id, mix(&self.mixer, slot.key()));
                         if before == Tracking::Asked {
-                            self.policy.touch(id);
+                            section.touch(id);
                         }
                     }
                 }
-            } else {
-                self.release_unlisted(id);
             }
+        }
+        for id in unlisted {
+            self.release_unlisted(id);
         }
     }
 
@@ -46,7 +53,7 @@ impl State {
         if self.slots[id as usize].standing == Standing::Suspect {
             self.slot(id).end();
             self.slot(id).life = Life::Quarantined;
-            self.quarantined += 1;
+            self.sections.of(id).quarantined += 1;
         } else {
             self.remove_duplicate(id);
             self.slot(id).end();
@@ -60,7 +67,7 @@ impl State {
         for &id in ids {
             if self.slots[id as usize].is_registered() {
                 if self.slots[id as usize].is_tracked() {
-                    self.policy.remove(id);
+                    self.sections.of(id).remove(id);
                 }
                 self.unregister(id);
             } else {
@@ -74,26 +81,29 @@ impl State {
 
     /// Takes all quarantined slots as mutable ones, for whoever wants to test their memory.
     pub(super) fn take_quarantined(&mut self, out: &mut Ids) {
-        if self.quarantined == 0 {
-            return;
-        }
-        for (id, slot) in self.slots.iter_mut().enumerate() {
-            if slot.life == Life::Quarantined {
-                slot.life = Life::Mutable;
-                out.push(id as SlotId);
+        for section in &mut self.sections.all {
+            if section.quarantined == 0 {
+                continue;
             }
+            for id in section.used() {
+                let slot = &mut self.slots[id as usize];
+                if slot.life == Life::Quarantined {
+                    slot.life = Life::Mutable;
+                    out.push(id);
+                }
+            }
+            section.mutable += std::mem::take(&mut section.quarantined);
         }
-        self.quarantined -= out.len();
-        self.mutable += out.len();
     }
 
     /// Puts mutable slots out of use.
     pub(super) fn quarantine_mutable(&mut self, ids: &[SlotId]) {
         for &id in ids {
             self.slot(id).life = Life::Quarantined;
+            let section = self.sections.of(id);
+            section.mutable -= 1;
+            section.quarantined += 1;
         }
-        self.mutable -= ids.len();
-        self.quarantined += ids.len();
     }
 
     /// Forgets every block; returns how many slots are still held by handles.
@@ -103,7 +113,7 @@ impl State {
             (slot.parent, slot.first_child, slot.duplicates) = (NONE, NONE, NONE);
             ring::leave(slot);
             if std::mem::replace(&mut slot.tracking, Tracking::Untracked) == Tracking::Tracked {
-                self.policy.remove(id);
+                self.sections.of(id).remove(id);
             }
             let slot = &mut self.slots[id as usize];
             match slot.life {
@@ -118,14 +128,16 @@ impl State {
                 Life::Active | Life::Free | Life::Mutable | Life::Quarantined => {}
             }
         }
-        self.inactive = 0;
-        self.condemned.clear();
+        for section in &mut self.sections.all {
+            section.inactive = 0;
+            section.condemned.clear();
+        }
         self.index.clear();
         self.generation += 1;
         self.totals.resets += 1;
         if let Some(events) = &self.events {
             events.record_cleared(self.tier);
         }
-        self.active + self.mutable
+        self.sections.sum(|section| section.active + section.mutable)
     }
 }

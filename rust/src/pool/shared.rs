@@ -1,37 +1,26 @@
 //! The pool as threads share it: the state, its lock, and the verbs.
 
-use std::fmt;
+use std::{fmt, ops::Range};
 
 use super::{
-    ImmutableSlots, MutableSlots, PoolError, Registration,
+    ImmutableSlots, MutableSlots, PoolError, Registration, SectionMetrics, SlotPoolOptions,
+    section::Books,
     state::{Ids, State},
 };
 use crate::{
     config::Tier,
     events::EventStream,
-    eviction::EvictionPolicy,
+    eviction::SlotId,
     metrics::PoolMetrics,
     sync::{Arc, Mutex, MutexGuard, Weak},
     tokens::{EngineKey, Key},
 };
 
-/// What a pool is made of.
-pub struct SlotPoolOptions {
-    /// The tier it serves; names it in errors, events and status.
-    pub tier: Tier,
-    /// Slots, 1 to [`SlotPool::MAX_CAPACITY`].
-    pub capacity: usize,
-    /// Which block goes when room is needed; sized for `capacity`. It runs under the pool's lock,
-    /// so it must neither block nor use the pool.
-    pub policy: Box<dyn EvictionPolicy>,
-    /// Where the pool's events go.
-    pub events: Option<Arc<EventStream>>,
-}
-
 /// How much [`SlotPool::trigger_eviction`] drops.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum EvictionMode {
-    /// Inactive blocks, until an eighth of the pool is free.
+    /// Inactive blocks, until an eighth of the pool is free, of each of its sections if there are
+    /// several.
     Normal,
     /// Every inactive block.
     Aggressive,
@@ -45,7 +34,7 @@ pub struct SlotPool {
 
 pub(super) struct Shared {
     tier: Tier,
-    capacity: usize,
+    sections: Vec<Range<SlotId>>,
     state: Mutex<State>,
     events: Option<Arc<EventStream>>,
 }
@@ -69,16 +58,16 @@ impl SlotPool {
     /// # Errors
     /// [`PoolError::InvalidCapacity`], [`PoolError::OutOfMemory`].
     pub fn new(options: SlotPoolOptions) -> Result<Self, PoolError> {
-        let SlotPoolOptions { tier, capacity, policy, events } = options;
-        if capacity == 0 || capacity > Self::MAX_CAPACITY {
-            return Err(PoolError::InvalidCapacity { tier, capacity, max: Self::MAX_CAPACITY });
-        }
+        let ranges = options.ranges()?;
+        let capacity = ranges.iter().map(Range::len).sum();
+        let SlotPoolOptions { tier, sections, events } = options;
         let events = events.filter(|events| events.is_attached());
-        let Some(state) = State::new(tier, capacity, policy, events.clone()) else {
+        let Some(state) = State::new(tier, capacity, sections, events.clone()) else {
             let bytes = capacity * State::BYTES_PER_SLOT;
             return Err(PoolError::OutOfMemory { tier, capacity, bytes });
         };
-        Ok(Self { shared: Arc::new(Shared { tier, capacity, state: Mutex::new(state), events }) })
+        let state = Mutex::new(state);
+        Ok(Self { shared: Arc::new(Shared { tier, sections: ranges, state, events }) })
     }
 
     /// The tier it serves.
@@ -88,10 +77,22 @@ impl SlotPool {
 
     /// Number of slots.
     pub fn capacity(&self) -> usize {
-        self.shared.capacity
+        self.shared.sections.last().map_or(0, |last| last.end as usize)
+    }
+
+    /// The slots of each section, in order.
+    pub fn sections(&self) -> &[Range<SlotId>] {
+        &self.shared.sections
+    }
+
+    /// Number of the section that `slot` is in; `None` when the pool has no such slot.
+    pub fn section_of(&self, slot: SlotId) -> Option<usize> {
+        let section = self.sections().partition_point(|section| section.end <= slot);
+        (section < self.sections().len()).then_some(section)
     }
 
     /// Takes `count` slots for writing, all or none, evicting inactive blocks for them if need be.
+    /// They are of any section, the first one's first.
     ///
     /// # Errors
     /// [`PoolError::NotEnoughBlocksAvailable`].
@@ -111,9 +112,22 @@ impl SlotPool {
         })
     }
 
-    /// Takes as many slots as there are, at most `count`.
+    /// Takes as many slots as there are, at most `count`, of any section.
     pub fn allocate_up_to(&self, count: usize) -> MutableSlots {
         self.with(|state| self.take(state, count.min(state.available())))
+    }
+
+    /// For each of `sections` takes a slot of the section of that number, in one step, evicting
+    /// inactive blocks of that section if need be; `None` where it has neither a free slot nor an
+    /// inactive block, or where the pool has no such section. Elsewhere a block goes only because it
+    /// continues one that goes here; its slot is free then.
+    pub fn allocate_in(&self, sections: &[usize]) -> Vec<Option<MutableSlots>> {
+        self.with(|state| {
+            let generation = state.generation;
+            let slots = state.allocate_in(sections).into_iter();
+            let one = |id| MutableSlots::new(self.clone(), Ids::from_slice(&[id]), generation);
+            slots.map(|slot| slot.map(one)).collect()
+        })
     }
 
     fn take(&self, state: &mut State, count: usize) -> MutableSlots {
@@ -202,8 +216,8 @@ impl SlotPool {
     /// Drops inactive blocks; returns how many.
     pub fn trigger_eviction(&self, mode: EvictionMode) -> usize {
         self.with(|state| {
-            state.evict_until_free(match mode {
-                EvictionMode::Normal => state.capacity.div_ceil(8),
+            state.evict_until_free(|capacity| match mode {
+                EvictionMode::Normal => capacity.div_ceil(8),
                 EvictionMode::Aggressive => usize::MAX,
             })
         })
@@ -236,9 +250,14 @@ impl SlotPool {
         self.with(|state| state.metrics())
     }
 
-    /// Name of the eviction policy.
+    /// Where the slots of each section are, from one instant.
+    pub fn section_metrics(&self) -> Vec<SectionMetrics> {
+        self.with(|state| state.sections.all.iter().map(Books::metrics).collect())
+    }
+
+    /// Name of the eviction policy, the first section's.
     pub fn policy(&self) -> &'static str {
-        self.with(|state| state.policy.name())
+        self.with(|state| state.sections.all.first().map_or("", Books::policy_name))
     }
 
     /// Resets since the pool was made.

@@ -3,12 +3,15 @@
 
 use super::{
     Registration,
+    evict::Hunt,
+    options::Section,
+    section::{Books, Sections},
     slot::{Life, Slot, unpack},
 };
 use crate::{
     config::Tier,
     events::{EventBlock, EventKind, EventStream},
-    eviction::{EvictionPolicy, SlotId},
+    eviction::SlotId,
     index::{BlockIndex, Mixer},
     metrics::PoolMetrics,
     sync::Arc,
@@ -20,25 +23,15 @@ pub(super) type Ids = smallvec::SmallVec<[SlotId; 4]>;
 
 pub(super) struct State {
     pub(super) tier: Tier,
-    pub(super) capacity: usize,
-    /// Slots used so far. Those above have never been used and cost no memory yet.
+    pub(super) sections: Sections,
+    /// Up to the last one used so far; the rest of the last section costs no memory yet.
     pub(super) slots: Vec<Slot>,
     /// Hash of each slot's parent, where `has_parent`.
     pub(super) parents: Vec<[u64; 2]>,
     /// Of each slot that a block with an engine key was in, and those below; later ones have none.
     pub(super) engine_keys: Vec<Option<EngineKey>>,
-    /// Free slots that have been used; the last one freed on top, whose memory is warm.
-    pub(super) free: Vec<SlotId>,
     pub(super) index: BlockIndex,
     pub(super) mixer: Mixer,
-    pub(super) policy: Box<dyn EvictionPolicy>,
-    /// Victims that the policy has given up, each continued by the one above it: the top goes
-    /// first. Entries whose slots have been used since are skipped.
-    pub(super) condemned: Vec<SlotId>,
-    pub(super) mutable: usize,
-    pub(super) active: usize,
-    pub(super) inactive: usize,
-    pub(super) quarantined: usize,
     pub(super) generation: u64,
     /// What only grows; the gauges in it are filled in by `metrics`.
     pub(super) totals: PoolMetrics,
@@ -53,52 +46,46 @@ impl State {
     pub(super) fn new(
         tier: Tier,
         capacity: usize,
-        policy: Box<dyn EvictionPolicy>,
+        sections: Vec<Section>,
         events: Option<Arc<EventStream>>,
     ) -> Option<Self> {
+        let sections = Sections::new(sections)?;
         // Room is reserved for all, so that growing never copies; it is committed as it is used.
-        let (mut slots, mut parents, mut free) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut slots, mut parents) = (Vec::new(), Vec::new());
         slots.try_reserve_exact(capacity).ok()?;
         parents.try_reserve_exact(capacity).ok()?;
-        free.try_reserve_exact(capacity).ok()?;
-        Some(Self {
+        let mut state = Self {
             tier,
-            capacity,
+            sections,
             slots,
             parents,
             engine_keys: Vec::new(),
-            free,
             index: BlockIndex::new(capacity as u32),
             mixer: Mixer::new(),
-            policy,
-            condemned: Vec::new(),
-            mutable: 0,
-            active: 0,
-            inactive: 0,
-            quarantined: 0,
             generation: 0,
             totals: PoolMetrics::default(),
             events,
-        })
-    }
-
-    /// Slots that hold nothing.
-    pub(super) fn free_slots(&self) -> usize {
-        self.free.len() + (self.capacity - self.slots.len())
+        };
+        // Slots of several sections come into use side by side: had the records in between to be
+        // written then, an allocation would wait for that.
+        let before_last = state.sections.all.last().map_or(0, |last| last.slots().start);
+        state.write_records(before_last);
+        Some(state)
     }
 
     pub(super) fn available(&self) -> usize {
-        self.free_slots() + self.inactive
+        self.sections.sum(Books::available)
     }
 
     pub(super) fn metrics(&self) -> PoolMetrics {
+        let sum = |of: fn(&Books) -> usize| self.sections.sum(of) as u64;
         PoolMetrics {
-            capacity: self.capacity as u64,
-            free: self.free_slots() as u64,
-            mutable: self.mutable as u64,
-            active: self.active as u64,
-            inactive: self.inactive as u64,
-            quarantined: self.quarantined as u64,
+            capacity: sum(Books::capacity),
+            free: sum(Books::free_slots),
+            mutable: sum(|books| books.mutable),
+            active: sum(|books| books.active),
+            inactive: sum(|books| books.inactive),
+            quarantined: sum(|books| books.quarantined),
             ..self.totals.clone()
         }
     }
@@ -110,55 +97,102 @@ impl State {
 
     // ---- allocation --------------------------------------------------------------------------
 
-    /// Takes `count` slots: free ones first, then ones never used, then victims. The caller knows
-    /// that there are so many.
+    /// Takes `count` slots: free ones first, then ones never used, then victims, of each kind those
+    /// of the first section first. The caller knows that there are so many.
     pub(super) fn allocate(&mut self, count: usize, out: &mut Ids) {
         out.reserve(count);
-        for _ in 0..count {
-            let Some(id) = self.free.pop().or_else(|| self.fresh()).or_else(|| self.evict_one())
-            else {
-                break;
-            };
+        for books in &mut self.sections.all {
+            books.take_free(count - out.len(), out);
+        }
+        for number in 0..self.sections.all.len() {
+            self.take_fresh(number, count - out.len(), out);
+        }
+        for &id in out.iter() {
             self.slot(id).life = Life::Mutable;
+        }
+        let mut hunt = Hunt::default();
+        while out.len() < count {
+            let Some(id) = self.evict_any(&mut hunt) else { break };
+            self.hand_out(id);
             out.push(id);
         }
-        self.mutable += out.len();
-        self.totals.allocations += out.len() as u64;
-        if let Some(events) = &self.events {
-            events.record(
-                EventKind::Allocated,
-                self.tier,
-                out.iter().copied().map(EventBlock::slot),
-            );
+        self.record_allocated(out.iter().copied());
+    }
+
+    /// For each of `sections` a slot of the section of that number, taken as `allocate` does; `None`
+    /// where it has none to give.
+    pub(super) fn allocate_in(&mut self, sections: &[usize]) -> Vec<Option<SlotId>> {
+        let taken: Vec<_> = sections.iter().map(|&number| self.take_in(number)).collect();
+        self.record_allocated(taken.iter().copied().flatten());
+        taken
+    }
+
+    fn take_in(&mut self, number: usize) -> Option<SlotId> {
+        let mut taken = Ids::new();
+        self.sections.all.get_mut(number)?.take_free(1, &mut taken);
+        if taken.is_empty() {
+            self.take_fresh(number, 1, &mut taken);
+        }
+        if let Some(&id) = taken.first() {
+            self.slot(id).life = Life::Mutable;
+            return Some(id);
+        }
+        let id = self.evict_in(number)?;
+        self.hand_out(id);
+        Some(id)
+    }
+
+    /// A slot that was nobody's is its owner's.
+    fn hand_out(&mut self, id: SlotId) {
+        self.slot(id).life = Life::Mutable;
+        self.sections.of(id).mutable += 1;
+    }
+
+    fn take_fresh(&mut self, number: usize, count: usize, out: &mut Ids) {
+        let books = &mut self.sections.all[number];
+        books.take_fresh(count, out);
+        let end = books.used().end;
+        self.write_records(end);
+    }
+
+    /// Makes the slots below `end` ready to be used.
+    fn write_records(&mut self, end: SlotId) {
+        if self.slots.len() < end as usize {
+            self.slots.resize(end as usize, Slot::free());
+            self.parents.resize(end as usize, [0; 2]);
         }
     }
 
-    fn fresh(&mut self) -> Option<SlotId> {
-        (self.slots.len() < self.capacity).then(|| {
-            self.slots.push(Slot::free());
-            self.parents.push([0; 2]);
-            (self.slots.len() - 1) as SlotId
-        })
+    fn record_allocated(&mut self, ids: impl Iterator<Item = SlotId> + Clone) {
+        self.totals.allocations += ids.clone().count() as u64;
+        if let Some(events) = &self.events {
+            events.record(EventKind::Allocated, self.tier, ids.map(EventBlock::slot));
+        }
     }
 
     /// Returns slots that were allocated and not registered.
     pub(super) fn free_mutable(&mut self, ids: &[SlotId]) {
-        self.mutable -= ids.len();
-        for &id in ids.iter().rev() {
-            self.free(id);
+        for &id in ids {
+            self.slot(id).life = Life::Free;
+        }
+        let mut rest = ids;
+        while let Some((section, run, before)) = self.sections.last_run(rest) {
+            section.mutable -= run.len();
+            section.free.extend(run.iter().rev());
+            rest = before;
         }
     }
 
     pub(super) fn free(&mut self, id: SlotId) {
         self.slot(id).life = Life::Free;
-        self.free.push(id);
+        self.sections.of(id).free.push(id);
     }
 
     // ---- names and events --------------------------------------------------------------------
 
     #[inline]
     pub(super) fn mix(&self, key: Key) -> u64 {
-        self.mixer.mix(key.hash.as_u128(), key.group)
+        mix(&self.mixer, key)
     }
 
     /// What the policy knows the block in a slot by.
@@ -193,4 +227,10 @@ impl State {
             events.record(kind, self.tier, blocks);
         }
     }
+}
+
+/// The 64 bits that index and policies know `key` by.
+#[inline]
+pub(super) fn mix(mixer: &Mixer, key: Key) -> u64 {
+    mixer.mix(key.hash.as_u128(), key.group)
 }
