@@ -8,8 +8,8 @@ use dynamo_llm::{
     block_manager::{
         KvManagerModelConfig, KvManagerRuntimeConfig,
         config::{
-            Capacity, Config, ConfigError, ConfigLayers, EvictionKind, Finding, LayoutKind,
-            Severity, Source, Tier,
+            Capacity, Config, ConfigError, ConfigLayers, DriveConfig, EvictionKind, Finding,
+            LayoutKind, Severity, Source, Tier,
         },
         layout::BlockLayout,
     },
@@ -166,6 +166,26 @@ fn a_file_named_by_the_program_replaces_the_one_in_the_environment() {
 }
 
 #[test]
+fn several_drives_are_a_list_in_every_layer() {
+    let list = r#"[{ dir = "/a", bytes = "2 GiB" }, { dir = "/b", blocks = 5 }]"#;
+    let from_file = Config::from_toml_str(&format!("disk.drives = {list}")).unwrap();
+    assert_eq!(from_file.disk.drives.len(), 2);
+    assert_eq!(from_file.disk.drives[0], DriveConfig::new("/a", Capacity::Bytes(2 << 30)));
+    let tables = "[[disk]]\ndir = '/a'\nbytes = '2 GiB'\n[[disk]]\ndir = '/b'\nblocks = 5";
+    assert_eq!(Config::from_toml_str(tables).unwrap(), from_file);
+    let short = json!({"disk": [{"dir": "/a", "bytes": "2 GiB"}, {"dir": "/b", "blocks": 5}]});
+    assert_eq!(Config::from_value(short).unwrap(), from_file);
+    let from_env = Config::from_env([("DYNAMO_LLM_DISK_DRIVES", list)]).unwrap();
+    assert_eq!(from_env, from_file);
+    assert_eq!(Config::from_toml_str(&from_file.to_toml()).unwrap(), from_file);
+
+    let text = refused(Config::from_value(json!({"disk": [{"dir": "/a"}]})))[0].to_string();
+    assert!(text.contains("disk.drives") && text.contains("drive 1: bytes"), "{text}");
+    let text = refused(Config::from_value(json!({"host": []})))[0].to_string();
+    assert!(text.contains("host") && text.contains("expected a table"), "{text}");
+}
+
+#[test]
 fn parts_that_are_not_built_are_refused_by_name() {
     for name in ["remote", "nixl"] {
         let variable = format!("DYNAMO_LLM_{}_DIR", name.to_uppercase());
@@ -183,12 +203,6 @@ fn parts_that_are_not_built_are_refused_by_name() {
         }
         assert!(Config::from_value(json!({name: null})).is_ok(), "not stated");
     }
-    let budget = json!({"disk": {"write_bytes_per_day": 1}});
-    let text = refused(Config::from_value(budget))[0].to_string();
-    assert!(text.contains("write_bytes_per_day is not part of this version"), "{text}");
-    let drives = json!({"disk": [{"dir": "/a"}, {"dir": "/b"}]});
-    let text = refused(Config::from_value(drives))[0].to_string();
-    assert!(text.contains("disk") && text.contains("expected a table"), "{text}");
     let findings = refused(Config::from_value(json!({"offload": {"policy": "write_back"}})));
     assert!(findings[0].message.contains("write_through, manual"), "{findings:?}");
 }

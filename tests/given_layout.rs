@@ -100,7 +100,7 @@ fn it_states_the_number_of_blocks_and_they_come_back() {
 fn two_packings_never_share_a_cache() {
     let fingerprint = |manager: &KvBlockManager, host: bool| {
         let pool = if host { manager.host() } else { manager.device() };
-        *pool.unwrap().blocks().fingerprint()
+        pool.unwrap().blocks().fingerprint()
     };
     let tokens_first = given(layers(DType::FP16, false));
     let heads_first = given(layers(DType::FP16, true));

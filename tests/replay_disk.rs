@@ -45,6 +45,11 @@ fn a_drive_that_holds_everything_finds_what_can_be_found_also_across_restarts() 
         assert_eq!(replay.restarts, if every.is_some() { 7 } else { 0 });
         let edge = Edge { from: Tier::Disk, to: Tier::Device };
         assert_eq!(replay.bytes[&edge], 4096 * replay.hits.disk);
+        // A block, a page for its sums, a record.
+        let written = replay.capacity_blocks[&Tier::Disk] * (4096 + 4096 + 256);
+        assert_eq!(replay.disk_written_bytes, written);
+        let per_hit = written as f64 / replay.hits.disk as f64;
+        assert_eq!(replay.disk_written_bytes_per_hit, Some(per_hit));
         let inspection = inspect(&dir).unwrap();
         assert_eq!(inspection.blocks, replay.capacity_blocks[&Tier::Disk]);
     }

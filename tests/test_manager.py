@@ -97,7 +97,9 @@ def test_a_number_too_long_to_print_is_refused_too() -> None:
         ({"offload_policy": "never"}, r"offload_policy.*never.*manual"),
         ({"disk": "/tmp/blocks"}, r"disk.*expected a table"),  # noqa: S108
         ({"disk": {"dir": "blocks"}}, r"disk.bytes.*state disk.bytes"),
-        ({"disk": {"dir": "x", "write_bytes_per_day": 1}}, r"not part of this version"),
+        ({"disk": {"dir": "x", "bytes": 1, "write_bytes_per_day": "fast"}}, r"write_bytes_per_day"),
+        ({"disk": [{"dir": "x", "bytes": 1}, {"dir": "x/", "bytes": 1}]}, r"in the list twice"),
+        ({"disk": [{"dir": "x"}]}, r"drive 1: bytes: not stated"),
         ({"remote": {"url": "s3://x"}}, r"remote.*not part of this version"),
         ({"device_id": -1}, r"device_id = -1"),
         ({"device_id": 2**40}, r"device_id = 1099511627776"),

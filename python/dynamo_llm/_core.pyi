@@ -625,7 +625,7 @@ class BlockManager:
         outer_dim: int = 2,
         device_blocks: int | None = None,
         host_blocks: int | None = None,
-        disk: Mapping[str, object] | None = None,
+        disk: Mapping[str, object] | Sequence[Mapping[str, object]] | None = None,
         remote: object = None,
         eviction: _Eviction = "lru",
         offload_policy: _OffloadPolicy = "write_through",
@@ -657,7 +657,8 @@ class BlockManager:
                 the machine.
             host_blocks: Blocks of the host tier, likewise.
             disk: The disk tier, a dict like `{"dir": "/mnt/nvme/cache", "bytes": "500 GiB"}`, with
-                the other keys of the settings `disk.*`; `None` for none.
+                the other keys of the settings `disk.*`; a list of drives, each with `dir`, `bytes`
+                (or `blocks`) and, if you like, `write_bytes_per_day`; `None` for none.
             remote: The remote tier, which this version does not have: `None`.
             eviction: Which unheld block gives way when a tier is full, in every tier.
             offload_policy: Whether registered blocks go down by themselves, or by `offload` alone.
@@ -821,8 +822,9 @@ class BlockManager:
     def status(self) -> dict[str, Any]:
         """What is in force and what was counted.
 
-        `tiers` (storage, layout, sizes, slots by state, hits), `edges` (blocks and bytes moved,
-        failures by reason), `latency_us`, `settings` with their sources, `findings`, and the shape
+        `tiers` (storage, layout, sizes, slots by state, hits), `drives` (bytes on each and written,
+        hits, what its budget has left), `edges` (blocks and bytes moved, failures by reason),
+        `latency_us`, `settings` with their sources, `findings`, and the shape
         of a block. Printed, the figures are tables.
         """
 
@@ -907,8 +909,9 @@ def replay(
         {edge: n} and `bandwidth` {edge: bytes per second of copying} with edges as
         `device->host`, `failures` {edge: {reason: blocks}} (copies that failed), `verified_blocks`,
         `verify_failures`, `latency_us` {verb: {`p50`, `p99`}} (null for a verb never used),
-        `evictions` {tier: n}, `restarts`, `seconds`, `timeline`: cumulative samples in order, each
-        {`requests`, `blocks`, `hits` {tier: n}}.
+        `evictions` {tier: n}, `disk_written_bytes`, `disk_written_bytes_per_hit`, `restarts`,
+        `seconds`, `timeline`: cumulative samples in order, each {`requests`, `blocks`, `hits`
+        {tier: n}}.
 
     Raises:
         ConfigError: An argument or the trace cannot be used; the message says which line of it.

@@ -17,7 +17,7 @@ pub use crate::manager::{
     BlockError, BlockPool, BlockPoolError, ImmutableBlock, KvBlockManager, KvBlockManagerConfig,
     KvBlockManagerConfigBuilder, KvManagerLayoutConfig, KvManagerLayoutConfigBuilder, ManagerError,
     MutableBlock, OnboardedBlocks, PolicyFactory, RegisterError, ResetReport, START_TARGET,
-    ShutdownReport, WeakBlock,
+    ShutdownReport, WeakBlock, WeightsReport,
 };
 pub use crate::offload::{Match, OnboardOptions};
 pub use crate::pool::{EvictionMode, Registration};
@@ -31,9 +31,9 @@ pub use crate::transfer::{Arrival, BlockResult, Transfer, TransferError};
 /// Configuration: one tree from Rust, TOML, environment and dictionary.
 pub mod config {
     pub use crate::config::{
-        Capacity, Config, ConfigError, ConfigLayers, DiskConfig, DiskDurability, Effective,
-        EvictionKind, FieldInfo, Finding, LayoutKind, ModelConfig, ModelConfigBuilder, Nixl,
-        OffloadConfig, OffloadPolicy, ParseDurabilityError, ParseEvictionError,
+        Capacity, Config, ConfigError, ConfigLayers, DiskConfig, DiskDurability, DriveConfig,
+        Effective, EvictionKind, FieldInfo, Finding, LayoutKind, ModelConfig, ModelConfigBuilder,
+        Nixl, OffloadConfig, OffloadPolicy, ParseDurabilityError, ParseEvictionError,
         ParseLayoutKindError, ParseOffloadPolicyError, ParseSizeError, RuntimeConfig,
         RuntimeConfigBuilder, Severity, Source, Tier, TierConfig, TransferConfig, format_size,
         parse_size,
@@ -82,8 +82,8 @@ pub mod layout {
 /// Figures as plain data.
 pub mod metrics {
     pub use crate::metrics::{
-        BlockManagerMetrics, Edge, EdgeMetrics, EventMetrics, LatencyHistogram, LatencySummary,
-        PoolMetrics,
+        BlockManagerMetrics, DriveMetrics, Edge, EdgeMetrics, EventMetrics, LatencyHistogram,
+        LatencySummary, PoolMetrics,
     };
 }
 
@@ -126,8 +126,8 @@ pub mod storage {
             DiskDirectory, DiskError, DiskFinding, DiskOptions, DiskRecord, DiskSlot, DropReason,
             Durability, EngineName, FORMAT_VERSION, FingerprintId, FingerprintUse, Geometry,
             Holder, Inspection, Preallocation, RECORD_BYTES, Recovered, RecoveredBlock,
-            RecoveryReport, SetId, SetUse, SlotMemory, SlotPlace, Superblocks, WalkedSlot, inspect,
-            walk,
+            RecoveryReport, Reread, SetId, SetUse, SlotMemory, SlotPlace, Superblocks, WalkedSlot,
+            inspect, walk,
         };
         pub use crate::transfer::disk::{Verification, verify};
     }
@@ -142,7 +142,9 @@ pub mod storage {
 
 /// Moving blocks.
 pub mod transfer {
-    pub use crate::transfer::disk::{DiskBlocks, DiskBlocksOptions, DiskEngine, RecoveredSlot};
+    pub use crate::transfer::disk::{
+        DiskBlocks, DiskBlocksOptions, DiskEngine, Drive, DriveOptions, RecoveredSlot,
+    };
     pub use crate::transfer::kernel;
     pub use crate::transfer::{
         Arrival, BlockLabel, BlockMemory, BlockPair, BlockPlace, BlockResult, Corruption,

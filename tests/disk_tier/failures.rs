@@ -277,7 +277,7 @@ fn a_hung_drive_costs_its_own_blocks_and_no_deadline_and_comes_back() {
     // Generous beside the deadline, short beside a drive that never answers.
     assert!(start.elapsed() < time + Duration::from_secs(5));
     let disk = rig.manager.disk().unwrap().blocks().clone();
-    let health = |lane| disk.place().disk().unwrap().health(lane);
+    let health = |lane| disk.place().disk().unwrap().drives()[0].health(lane);
     eventually("the drive is sick", || matches!(health(Lane::Load), Health::Sick { .. }));
     // Everything else goes on: memory serves, and new blocks are taken.
     assert_eq!(rig.get(&warm).blocks.len(), 8);

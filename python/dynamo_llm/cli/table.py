@@ -77,6 +77,10 @@ def _summary(result: Result) -> Table:
     table.add_row("  bytes of each", _count(result["bytes_per_block"]))
     table.add_row("hit blocks", _count(result["hit_blocks"]))
     table.add_row("hit rate", _percent(result["hit_rate"]))
+    if result["disk_written_bytes"]:
+        table.add_row("written to disk", _bytes(result["disk_written_bytes"]))
+        per_hit = result["disk_written_bytes_per_hit"]
+        table.add_row("  for each hit from there", _bytes(per_hit) if per_hit else "-")
     if result["verified_blocks"]:
         failures = result["verify_failures"]
         table.add_row("verified blocks", _count(result["verified_blocks"]))

@@ -33,6 +33,7 @@ pub(crate) fn tree(shared: &Shared, figures: &BlockManagerMetrics) -> Value {
         "dtype": model.dtype.name(),
         "zero_on_allocate": shared.extras.zero_on_allocate,
         "tiers": tiers,
+        "drives": figures.drives,
         "edges": figures.edges.iter().map(|(edge, figures)| (edge.to_string(), json!(figures)))
             .collect::<Map<String, Value>>(),
         "latency_us": figures.latency,

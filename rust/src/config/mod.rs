@@ -15,6 +15,7 @@
 
 mod capacity;
 mod disk;
+mod drives;
 mod eviction;
 mod finding;
 mod layers;
@@ -34,6 +35,7 @@ mod validate;
 
 pub use capacity::{Capacity, LayoutKind, ParseLayoutKindError, TierConfig};
 pub use disk::{DiskConfig, DiskDurability, ParseDurabilityError};
+pub use drives::DriveConfig;
 pub use eviction::{EvictionKind, ParseEvictionError};
 pub use finding::{ConfigError, Finding, Severity};
 pub use layers::ConfigLayers;

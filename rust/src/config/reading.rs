@@ -71,10 +71,13 @@ impl Reading {
                     self.refuse_part(&path, part, value);
                 }
             } else if SECTIONS.contains(&path.as_str()) {
-                match value {
-                    Value::Object(table) => self.table(&path, table, source, given),
-                    Value::Null => {}
-                    other => {
+                match (value, list_of(&path)) {
+                    (Value::Object(table), _) => self.table(&path, table, source, given),
+                    (Value::Null, _) => {}
+                    (Value::Array(_), Some(field)) => {
+                        self.set(field, value, source.clone(), given);
+                    }
+                    (other, _) => {
                         let keys: Vec<&str> = FIELDS
                             .iter()
                             .filter_map(|f| f.path.strip_prefix(&path)?.strip_prefix('.'))
@@ -206,6 +209,11 @@ fn example(field: &Field, source: &Source) -> String {
         Source::Environment(name) => format!("{name}={}", field.example.trim_matches('"')),
         _ => format!("{} = {}", field.path, field.example),
     }
+}
+
+/// What a list in the place of a section stands for: `disk = [...]` is `disk.drives`.
+fn list_of(section: &str) -> Option<&'static Field> {
+    field("disk.drives").filter(|_| section == "disk")
 }
 
 /// The part that a name belongs to, where that part is not built.

@@ -15,8 +15,7 @@ pub(super) const PREFIX: &str = "DYNAMO_LLM_";
 /// The variable that names a configuration file.
 pub(super) const FILE_VARIABLE: &str = "DYNAMO_LLM_CONFIG";
 /// Settings whose parts are known and not built.
-pub(super) const NOT_BUILT: &[&str] =
-    &["disk.write_bytes_per_day", "remote", "nixl", "runtime.nixl"];
+pub(super) const NOT_BUILT: &[&str] = &["remote", "nixl", "runtime.nixl"];
 
 /// One setting.
 pub(super) struct Field {
@@ -181,6 +180,24 @@ pub(super) static FIELDS: &[Field] = &[
         "disk.blocks",
         read_bytes
     ),
+    Field {
+        path: "disk.write_bytes_per_day",
+        example: "\"2 TB\"",
+        doc: "Bytes written to the drive in a day; beyond, only blocks offered a second time are.",
+        excludes: None,
+        read: |config, value| {
+            config.disk.write_bytes_per_day = Some(read_bytes(value)?);
+            Ok(())
+        },
+        write: |config| config.disk.write_bytes_per_day.write(),
+    },
+    field!(
+        "disk.drives",
+        "[{ dir = \"/mnt/a/dynamo\", bytes = \"500 GiB\" }, \
+          { dir = \"/mnt/b/dynamo\", bytes = \"500 GiB\", write_bytes_per_day = \"2 TB\" }]",
+        "Several drives instead of one, each with dir, bytes (or blocks) and write_bytes_per_day.",
+        disk.drives
+    ),
     field!("disk.eviction", "\"arc\"", "Policy of the disk tier.", disk.eviction),
     field!(
         "disk.durability",
@@ -203,7 +220,7 @@ pub(super) static FIELDS: &[Field] = &[
     field!(
         "disk.io_threads",
         "16",
-        "Blocks read at once; half as many are written at once.",
+        "Blocks read at once from each drive; half as many are written at once.",
         disk.io_threads
     ),
     field!(

@@ -141,7 +141,8 @@ impl Config {
 
     /// The settings as TOML, readable by [`from_toml_str`](Self::from_toml_str).
     pub fn to_toml(&self) -> String {
-        // Every value is text, a flag or an integer within TOML's range, so this cannot fail.
+        // Every value is text, a flag, an integer within TOML's range, or a list of tables of those,
+        // so this cannot fail.
         toml::Table::try_from(self).map_or_else(|_| String::new(), |table| table.to_string())
     }
 

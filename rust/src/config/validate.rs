@@ -150,6 +150,16 @@ impl Config {
     fn check_disk(&self, report: &mut Report) {
         let disk = &self.disk;
         report.range("disk.io_threads", disk.io_threads, MAX_THREADS);
+        if disk.drives.is_empty() {
+            self.check_drive(report);
+        } else {
+            self.check_drives(report);
+        }
+    }
+
+    /// One drive, stated by the settings of the tier.
+    fn check_drive(&self, report: &mut Report) {
+        let disk = &self.disk;
         match &disk.dir {
             None => {
                 if disk.capacity != Capacity::Default && !disk.capacity.is_off() {
@@ -172,9 +182,44 @@ impl Config {
             ),
             Some(_) => {}
         }
-        if let Capacity::Blocks(blocks) = disk.capacity {
+        self.check_drive_size("disk", disk.capacity, report);
+    }
+
+    /// Several drives.
+    fn check_drives(&self, report: &mut Report) {
+        let disk = &self.disk;
+        let single = disk.dir.is_some()
+            || disk.capacity != Capacity::Default
+            || disk.write_bytes_per_day.is_some();
+        if single {
+            report.error(
+                "disk.drives",
+                disk.drives.len(),
+                "disk.dir, disk.bytes, disk.blocks and disk.write_bytes_per_day are for one drive",
+                "put them into the list, or leave the list out",
+            );
+        }
+        let plain = |dir: &str| dir.trim_end_matches('/').to_owned();
+        for (at, drive) in disk.drives.iter().enumerate() {
+            let name = format!("disk.drives[{at}]");
+            if drive.dir.trim().is_empty() {
+                report.error(&format!("{name}.dir"), "\"\"", "it is empty", "name a directory");
+            } else if disk.drives[..at].iter().any(|other| plain(&other.dir) == plain(&drive.dir)) {
+                let remedy = "name each once: a directory is one drive";
+                report.error(&format!("{name}.dir"), &drive.dir, "it is in the list twice", remedy);
+            }
+            if drive.capacity == Capacity::Default {
+                let (field, remedy) = (format!("{name}.bytes"), "state bytes, or blocks");
+                report.error(&field, &drive.dir, "nothing says how much it may hold", remedy);
+            }
+            self.check_drive_size(&name, drive.capacity, report);
+        }
+    }
+
+    fn check_drive_size(&self, name: &str, capacity: Capacity, report: &mut Report) {
+        if let Capacity::Blocks(blocks) = capacity {
             let slot = self.model.block_bytes().unwrap_or_default().max(1);
-            report.slots("disk.blocks", blocks, blocks, slot);
+            report.slots(&format!("{name}.blocks"), blocks, blocks, slot);
         }
     }
 
@@ -189,7 +234,7 @@ impl Config {
             );
         }
         let slot = self.model.block_bytes().unwrap_or_default();
-        let disk = if self.disk.is_off() { Some(0) } else { self.disk.capacity.blocks(slot) };
+        let disk = self.disk.blocks(slot);
         let sizes = [
             (Tier::Device, self.blocks(Tier::Device)),
             (Tier::Host, self.blocks(Tier::Host)),

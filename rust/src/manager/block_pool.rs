@@ -70,7 +70,7 @@ impl BlockPool {
 
     /// Counts and gauges, all from one instant.
     pub fn status(&self) -> PoolMetrics {
-        self.tier.pool().metrics()
+        self.tier.metrics()
     }
 
     /// Name of the eviction policy.

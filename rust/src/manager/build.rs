@@ -2,12 +2,12 @@
 
 use std::ops::ControlFlow;
 
-use super::{KvBlockManagerConfig, KvManagerLayoutConfig, ManagerError, drive, sizing};
+use super::{KvBlockManagerConfig, KvManagerLayoutConfig, ManagerError, disk_tier, sizing};
 use crate::{
     config::{Config, ConfigError, Finding, LayoutKind, Severity, Tier},
     events::EventStream,
     layout::{BlockLayout, LayoutConfig, LayoutType},
-    offload::TierBlocks,
+    offload::{CurrentFingerprint, TierBlocks},
     pool::{PoolError, SlotPool, SlotPoolOptions},
     seal::{Fingerprint, FingerprintFields, TILE_BYTES},
     storage::{AvailableMemory, Storage, StorageError, SystemStorage, available_memory},
@@ -24,6 +24,9 @@ pub(super) struct Tiers {
     pub(super) device: Option<Arc<TierBlocks>>,
     pub(super) host: Option<Arc<TierBlocks>>,
     pub(super) disk: Option<Arc<TierBlocks>>,
+    /// How the device packs a region, where it says so.
+    pub(super) packing: Option<String>,
+    pub(super) fingerprint: CurrentFingerprint,
     pub(super) findings: Vec<Finding>,
 }
 
@@ -59,14 +62,15 @@ pub(super) fn tiers(
         ));
     }
     let packing = device.iter().chain(&host).find_map(|plan| plan.layout.packing());
-    let fingerprint = fingerprint(settings, packing);
+    let packing = packing.map(str::to_owned);
+    let fingerprint = CurrentFingerprint::new(fingerprint(settings, packing.as_deref()));
     let build = |plan: Plan<'_>, findings: &mut Vec<Finding>| {
-        plan.build(settings, fingerprint, &available, events, findings).map(Arc::new)
+        plan.build(settings, &fingerprint, &available, events, findings).map(Arc::new)
     };
     let device = device.map(|plan| build(plan, &mut findings)).transpose()?;
     let host = host.map(|plan| build(plan, &mut findings)).transpose()?;
-    let disk = drive::tier(config, fingerprint, events, &mut findings)?.map(Arc::new);
-    Ok(Tiers { device, host, disk, findings })
+    let disk = disk_tier::tier(config, &fingerprint, events, &mut findings)?.map(Arc::new);
+    Ok(Tiers { device, host, disk, packing, fingerprint, findings })
 }
 
 /// A tier whose arithmetic is done and whose memory is not taken yet.
@@ -130,7 +134,7 @@ impl<'a> Plan<'a> {
     fn build(
         self,
         settings: &Config,
-        fingerprint: Fingerprint,
+        fingerprint: &CurrentFingerprint,
         available: &AvailableMemory,
         events: &Arc<EventStream>,
         findings: &mut Vec<Finding>,
@@ -156,6 +160,7 @@ impl<'a> Plan<'a> {
             events,
             ..SlotPoolOptions::new(tier, blocks, policy)
         })?;
+        let fingerprint = fingerprint.clone();
         Ok(match tier {
             Tier::Device => TierBlocks::unsealed(pool, memory, fingerprint),
             _ => TierBlocks::sealed(pool, memory, fingerprint),
@@ -245,7 +250,7 @@ fn layout_type(kind: LayoutKind) -> LayoutType {
 
 /// What decides how stored bytes are read. The device's own layout is not part of it: lower tiers
 /// hold blocks in canonical order whatever it is; how a region is packed inside is.
-fn fingerprint(settings: &Config, packing: Option<&str>) -> Fingerprint {
+pub(super) fn fingerprint(settings: &Config, packing: Option<&str>) -> Fingerprint {
     let model = &settings.model;
     let shape = format!(
         "layers={} outer={} page={} inner={}",

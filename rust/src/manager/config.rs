@@ -62,6 +62,27 @@ impl KvManagerLayoutConfig {
         let field = format!("{tier}_layout");
         Some(Finding::new(Severity::Error, field, memory, message, remedy))
     }
+
+    /// What of it the disk tier cannot have.
+    fn disk_problem(&self) -> Option<Finding> {
+        let own = "its blocks lie in slots of their own, one run each";
+        let (field, message, remedy) = if self.storage.is_some() {
+            ("storage", "the disk tier has a directory, not a region", "give an allocator")
+        } else if self.layout.is_some() {
+            ("layout", own, "remove it")
+        } else if self.layout_type.is_some() {
+            ("layout_type", own, "remove it")
+        } else {
+            let allocator = self.allocator.as_ref()?;
+            if allocator.folder().is_some() {
+                return None;
+            }
+            let message = "it makes no files";
+            ("allocator", message, "give a DiskAllocator, or name a directory in the settings")
+        };
+        let field = format!("disk_layout.{field}");
+        Some(Finding::new(Severity::Error, field, "", message, remedy))
+    }
 }
 
 /// A validated configuration, ready for [`KvBlockManager::new`](super::KvBlockManager::new).
@@ -70,6 +91,7 @@ pub struct KvBlockManagerConfig {
     pub(super) settings: Config,
     pub(super) device: KvManagerLayoutConfig,
     pub(super) host: KvManagerLayoutConfig,
+    pub(super) disk: KvManagerLayoutConfig,
     pub(super) drive: Drive,
     pub(super) event_manager: Option<Arc<dyn EventManager>>,
     pub(super) engines: Option<Engines>,
@@ -79,8 +101,8 @@ pub struct KvBlockManagerConfig {
 /// The live objects of the disk tier.
 #[derive(Clone, Default)]
 pub(super) struct Drive {
-    /// Instead of the directory that the settings name.
-    pub(super) volume: Option<Arc<dyn Volume>>,
+    /// Each instead of the directory of its name.
+    pub(super) volumes: Vec<Arc<dyn Volume>>,
     /// Who reads and writes.
     pub(super) io: Option<PsyncOptions>,
 }
@@ -100,6 +122,7 @@ pub struct KvBlockManagerConfigBuilder {
     model_stated: bool,
     device: KvManagerLayoutConfig,
     host: KvManagerLayoutConfig,
+    disk: KvManagerLayoutConfig,
     drive: Drive,
     event_manager: Option<Arc<dyn EventManager>>,
     engines: Option<Engines>,
@@ -144,6 +167,11 @@ impl KvBlockManagerConfig {
         variables: impl IntoIterator<Item = (K, V)>,
     ) -> Result<Self, ManagerError> {
         Self::from_settings(Config::from_env(variables)?)
+    }
+
+    /// The volume that stands for a directory.
+    pub(super) fn volume(&self, dir: &str) -> Option<&Arc<dyn Volume>> {
+        self.drive.volumes.iter().find(|volume| volume.path() == dir)
     }
 
     /// The settings in force.
@@ -197,10 +225,18 @@ impl KvBlockManagerConfigBuilder {
         self
     }
 
-    /// The disk tier on a volume of your own, which nobody else uses, instead of the directory that
-    /// the settings name.
+    /// The disk tier, on one drive: a number of blocks, a policy, and a
+    /// [`DiskAllocator`](crate::storage::disk::DiskAllocator), whose folder becomes the directory of
+    /// the tier. How blocks lie there is not for others to say.
+    pub fn disk_layout(mut self, layout: KvManagerLayoutConfig) -> Self {
+        self.disk = layout;
+        self
+    }
+
+    /// A volume of your own, which nobody else uses, for the disk tier: instead of the drive with
+    /// the directory of its name, or as the only drive where the settings list none.
     pub fn disk_volume(mut self, volume: Arc<dyn Volume>) -> Self {
-        self.drive.volume = Some(volume);
+        self.drive.volumes.push(volume);
         self
     }
 
@@ -233,14 +269,23 @@ impl KvBlockManagerConfigBuilder {
     /// # Errors
     /// [`ManagerError::Config`] with every problem at once.
     pub fn build(self) -> Result<KvBlockManagerConfig, ManagerError> {
-        let Self { mut settings, model_stated, device, host, drive, event_manager, engines } = self;
+        let Self { mut settings, model_stated, device, host, disk, drive, event_manager, engines } =
+            self;
         if let Some(blocks) = device.stated_blocks() {
             settings.device.capacity = Capacity::Blocks(blocks);
         }
         if let Some(blocks) = host.stated_blocks() {
             settings.host.capacity = Capacity::Blocks(blocks);
         }
-        if let Some(volume) = &drive.volume {
+        if let Some(blocks) = disk.num_blocks {
+            settings.disk.capacity = Capacity::Blocks(blocks);
+        }
+        if let Some(folder) = disk.allocator.as_ref().and_then(|allocator| allocator.folder()) {
+            settings.disk.dir = Some(folder.to_string_lossy().into_owned());
+        }
+        if let Some(volume) = drive.volumes.last()
+            && settings.disk.drives.is_empty()
+        {
             settings.disk.dir = Some(volume.path().to_owned());
         }
         let mut refused = Vec::new();
@@ -257,6 +302,7 @@ impl KvBlockManagerConfigBuilder {
             let capacity = settings.tier(tier).map(|tier| tier.capacity).unwrap_or_default();
             refused.extend(layout.problem(tier, capacity, &settings.model));
         }
+        refused.extend(disk.disk_problem());
         let findings = match settings.validate() {
             Ok(findings) if refused.is_empty() => findings,
             Ok(_) => return Err(ConfigError::Invalid { findings: refused }.into()),
@@ -266,7 +312,16 @@ impl KvBlockManagerConfigBuilder {
             }
             Err(other) => return Err(other.into()),
         };
-        Ok(KvBlockManagerConfig { settings, device, host, drive, event_manager, engines, findings })
+        Ok(KvBlockManagerConfig {
+            settings,
+            device,
+            host,
+            disk,
+            drive,
+            event_manager,
+            engines,
+            findings,
+        })
     }
 }
 

@@ -8,7 +8,7 @@ use super::config::Engines;
 use crate::{
     config::{Config, OffloadPolicy, Tier},
     metrics::{Edge, EdgeMetrics},
-    offload::{LoadEdge, ResetEpoch, StoreEdge, StoreOptions, TierBlocks},
+    offload::{LoadEdge, Onward, ResetEpoch, StoreEdge, StoreOptions, TierBlocks},
     sync::Arc,
     transfer::{DeadlineTimer, HostEngine, TransferEngine, disk::DiskEngine},
 };
@@ -62,8 +62,11 @@ impl Edges {
             device.zip(disk).map(|(device, disk)| store(device, disk, to_disk.clone(), None));
 
         let up = device.filter(|_| host.is_some() || disk.is_some()).map(|device| {
-            let nearer = device_host.clone().filter(|_| write_through);
-            let from_host = host.map(|host| (host.clone(), engines.load.clone(), None));
+            let nearer = device_host.clone().filter(|_| write_through).map(Onward::Arrived);
+            // What a budget declined is used again: it is worth a write now.
+            let counted = disk.is_some_and(|disk| disk.has_write_budget()) && write_through;
+            let deeper = host_disk.clone().filter(|_| counted).map(Onward::Source);
+            let from_host = host.map(|host| (host.clone(), engines.load.clone(), deeper));
             let from_disk = disk.map(|disk| (disk.clone(), to_disk, nearer));
             let lower = from_host.into_iter().chain(from_disk);
             LoadEdge::new(device.clone(), lower, timer.clone(), resets.clone())

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, fmt, time::Instant};
 
 use super::{
     BlockPool, ImmutableBlock, KvBlockManagerConfig, ManagerError, MutableBlock, block_pool, build,
-    edges::Edges,
+    edges::Edges, weights::Weights,
 };
 use crate::{
     config::{Config, Finding, Severity, Source, Tier},
@@ -38,14 +38,14 @@ pub struct KvBlockManager {
 }
 
 pub(super) struct Inner {
-    settings: Config,
+    pub(super) weights: Weights,
     findings: Vec<Finding>,
     device: Option<BlockPool>,
     host: Option<BlockPool>,
     disk: Option<BlockPool>,
     pub(super) edges: Edges,
     events: Arc<EventStream>,
-    resets: ResetEpoch,
+    pub(super) resets: ResetEpoch,
     pub(super) closed: Arc<AtomicBool>,
     latency: Latency,
 }
@@ -93,7 +93,8 @@ impl KvBlockManager {
             Some(sink) => EventStream::new(sink.clone()),
             None => EventStream::detached(),
         });
-        let build::Tiers { device, host, disk, findings } = build::tiers(&config, &events)?;
+        let tiers = build::tiers(&config, &events)?;
+        let build::Tiers { device, host, disk, packing, fingerprint, findings } = tiers;
         let settings = config.settings;
         report(&settings, &findings);
         let resets = ResetEpoch::default();
@@ -107,7 +108,7 @@ impl KvBlockManager {
         let (device, host, disk) = (device.map(&pool), host.map(&pool), disk.map(&pool));
         Ok(Self {
             inner: Arc::new(Inner {
-                settings,
+                weights: Weights::new(settings, packing, fingerprint),
                 findings,
                 device,
                 host,
@@ -123,17 +124,18 @@ impl KvBlockManager {
 
     /// Tokens of a block.
     pub fn block_size(&self) -> usize {
-        self.inner.settings.model.page_size
+        self.settings().model.page_size
     }
 
     /// Number of this worker.
     pub fn worker_id(&self) -> u64 {
-        self.inner.settings.runtime.worker_id
+        self.settings().runtime.worker_id
     }
 
-    /// The settings in force, with their sources.
-    pub fn settings(&self) -> &Config {
-        &self.inner.settings
+    /// The settings in force, with their sources. `model.revision` follows
+    /// [`set_weights_version`](Self::set_weights_version).
+    pub fn settings(&self) -> Arc<Config> {
+        self.inner.weights.settings()
     }
 
     /// What was decided or noticed at start: default sizes, fallbacks in force, doubtful settings.
@@ -166,7 +168,7 @@ impl KvBlockManager {
         }
     }
 
-    fn tiers(&self) -> impl Iterator<Item = &BlockPool> {
+    pub(super) fn tiers(&self) -> impl Iterator<Item = &BlockPool> {
         [self.device(), self.host(), self.disk()].into_iter().flatten()
     }
 
@@ -368,6 +370,7 @@ impl KvBlockManager {
             events: inner.events.metrics(),
             ..BlockManagerMetrics::default()
         };
+        metrics.drives = self.disk().map(|disk| disk.blocks().drives()).unwrap_or_default();
         metrics.pools = self.tiers().map(|pool| (pool.tier(), pool.status())).collect();
         metrics.edges.extend(inner.edges.metrics());
         metrics.latency.insert("lookup", inner.latency.lookup.summary());
@@ -380,8 +383,8 @@ impl KvBlockManager {
         self.inner.closed.load(Ordering::Acquire)
     }
 
-    fn deadline(&self) -> Option<Instant> {
-        Instant::now().checked_add(self.inner.settings.transfer.deadline())
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        Instant::now().checked_add(self.settings().transfer.deadline())
     }
 
     pub(super) fn check_open(&self) -> Result<(), ManagerError> {

@@ -15,13 +15,15 @@ mod block_pool;
 mod blocks;
 mod build;
 mod config;
-mod drive;
+mod disk_tier;
+mod drives;
 mod edges;
 mod error;
 mod given_layout;
 mod kv;
 mod shutdown;
 mod sizing;
+mod weights;
 
 pub use block_pool::BlockPool;
 pub use blocks::{ImmutableBlock, MutableBlock, WeakBlock};
@@ -32,3 +34,4 @@ pub use config::{
 pub use error::{BlockError, BlockPoolError, ManagerError, RegisterError};
 pub use kv::{KvBlockManager, OnboardedBlocks, ResetReport, START_TARGET};
 pub use shutdown::ShutdownReport;
+pub use weights::WeightsReport;

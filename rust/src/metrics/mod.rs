@@ -5,10 +5,12 @@
 //! [`BlockManagerMetrics`] together on request. It prints as a table, serialises as JSON and
 //! renders as `OpenMetrics` text.
 
+mod drives;
 mod histogram;
 mod openmetrics;
 mod snapshot;
 mod table;
 
+pub use drives::DriveMetrics;
 pub use histogram::{LatencyHistogram, LatencySummary};
 pub use snapshot::{BlockManagerMetrics, Edge, EdgeMetrics, EventMetrics, PoolMetrics};

@@ -5,7 +5,7 @@
 
 use std::fmt::{Display, Write};
 
-use super::{BlockManagerMetrics, PoolMetrics};
+use super::{BlockManagerMetrics, PoolMetrics, drives};
 
 /// A figure of every pool: name, help text, where it is.
 type PoolCounter = (&'static str, &'static str, fn(&PoolMetrics) -> u64);
@@ -26,6 +26,7 @@ impl BlockManagerMetrics {
     pub fn to_openmetrics(&self) -> String {
         let mut page = Page { text: String::new(), worker: self.worker_id };
         self.pools_to(&mut page);
+        self.drives_to(&mut page);
         self.edges_to(&mut page);
         self.latency_to(&mut page);
         for (name, help, value) in [
@@ -59,6 +60,18 @@ impl BlockManagerMetrics {
             page.family(&name, "counter", "", help);
             for (tier, pool) in &self.pools {
                 page.sample(&format!("{name}_total"), &[("tier", tier.name())], figure(pool));
+            }
+        }
+    }
+
+    fn drives_to(&self, page: &mut Page) {
+        for &(name, kind, unit, help, figure) in drives::FIGURES {
+            let total = if kind == "counter" { "_total" } else { "" };
+            page.family(name, kind, unit, help);
+            for drive in &self.drives {
+                if let Some(value) = figure(drive) {
+                    page.sample(&format!("{name}{total}"), &[("dir", &drive.dir)], value);
+                }
             }
         }
     }

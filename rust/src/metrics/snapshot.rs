@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, fmt};
 
 use serde::{Serialize, Serializer};
 
-use super::LatencySummary;
+use super::{DriveMetrics, LatencySummary};
 use crate::config::Tier;
 
 /// One pool: slots by state now, and what happened since it was made.
@@ -22,7 +22,7 @@ pub struct PoolMetrics {
     pub inactive: u64,
     /// Slots kept out of use because their bytes failed a check or a copy's end is not known.
     pub quarantined: u64,
-    /// Blocks that were asked for and found.
+    /// Blocks that were asked for and found; in the disk tier, that were loaded and verified too.
     pub hits: u64,
     /// Blocks that were asked for and not found.
     pub misses: u64,
@@ -87,7 +87,8 @@ pub struct EdgeMetrics {
     /// Blocks that were there already, so that nothing was copied.
     pub present: u64,
     /// Blocks whose copy failed, by reason: `no_room`, `given_up` (cancelled, or its deadline
-    /// passed), `stale` (forgotten by a reset on its way), `verification`, `other`.
+    /// passed), `stale` (forgotten by a reset on its way), `verification`, `declined` (by the write
+    /// budget of its drive), `other`.
     pub failures: BTreeMap<&'static str, u64>,
     /// Blocks that were to go this way and never started, for want of room in the queue or a slot.
     pub drops: u64,
@@ -115,6 +116,8 @@ pub struct BlockManagerMetrics {
     pub worker_id: u64,
     /// Pools by tier; a tier that is off has none.
     pub pools: BTreeMap<Tier, PoolMetrics>,
+    /// The drives of the disk tier, in the order of the settings.
+    pub drives: Vec<DriveMetrics>,
     /// Movement between tiers.
     pub edges: BTreeMap<Edge, EdgeMetrics>,
     /// Latencies by verb (`lookup`, `allocate`, `onboard`, ...).

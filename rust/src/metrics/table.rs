@@ -37,6 +37,23 @@ impl fmt::Display for BlockManagerMetrics {
                 pool.evictions.to_string(),
             ]);
         }
+        let mut drives =
+            Table::new(&["drive", "used", "written", "hits", "written per hit", "state"]);
+        for drive in &self.drives {
+            let state = match (drive.loads, drive.stores) {
+                (true, true) => "good",
+                (true, false) => "read only",
+                (false, _) => "sick",
+            };
+            drives.row([
+                drive.dir.clone(),
+                format_size(drive.used_bytes),
+                format_size(drive.written_bytes),
+                drive.hits.to_string(),
+                drive.written_bytes_per_hit.map_or("-".to_owned(), |b| format_size(b as u64)),
+                state.to_owned(),
+            ]);
+        }
         let mut edges = Table::new(&["edge", "blocks", "bytes", "failures", "drops", "waiting"]);
         for (edge, figures) in &self.edges {
             edges.row([
@@ -58,7 +75,7 @@ impl fmt::Display for BlockManagerMetrics {
                 format!("{:.2}", latency.max_us),
             ]);
         }
-        let filled: Vec<String> = [pools, edges, verbs]
+        let filled: Vec<String> = [pools, drives, edges, verbs]
             .into_iter()
             .filter(|table| table.rows.len() > 1)
             .map(|table| table.to_string())

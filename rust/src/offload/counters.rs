@@ -27,6 +27,8 @@ pub(super) struct Counters {
     stale: AtomicU64,
     /// Blocks whose bytes were not those of their seal.
     verification: AtomicU64,
+    /// Blocks that the write budget of a drive declined.
+    declined: AtomicU64,
     /// Blocks that failed for any other reason.
     other: AtomicU64,
 }
@@ -51,6 +53,7 @@ impl Counters {
             TransferError::VerificationFailed { .. } => &self.verification,
             TransferError::NoRoom { .. } => &self.no_room,
             TransferError::Stale { .. } => &self.stale,
+            TransferError::Declined { .. } => &self.declined,
             _ => &self.other,
         };
         counter.fetch_add(1, Ordering::Relaxed);
@@ -67,6 +70,7 @@ impl Counters {
                 ("given_up", read(&self.given_up)),
                 ("stale", read(&self.stale)),
                 ("verification", read(&self.verification)),
+                ("declined", read(&self.declined)),
                 ("other", read(&self.other)),
             ]),
             drops: read(&self.dropped),

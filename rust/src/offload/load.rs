@@ -48,8 +48,18 @@ struct Way {
     counters: Counters,
     /// Blocks that are on it.
     in_flight: AtomicUsize,
-    /// The way down that its blocks take once they are up, so that they are nearer next time.
-    nearer: Option<StoreEdge>,
+    /// The way down that its blocks take once they are up: back to a tier that is nearer, or, where
+    /// writes are counted, on to a drive that has declined them the first time.
+    onward: Option<Onward>,
+}
+
+/// What is offered to a lower tier when a block has come up.
+#[derive(Clone)]
+pub(crate) enum Onward {
+    /// The block that has arrived.
+    Arrived(StoreEdge),
+    /// The block that it was copied from.
+    Source(StoreEdge),
 }
 
 /// A block of a match.
@@ -78,19 +88,19 @@ struct Errand {
 }
 
 impl LoadEdge {
-    /// Ways to `upper` from each of `lower`, with who copies on it, and the edge to offer its
-    /// blocks to afterwards.
+    /// Ways to `upper` from each of `lower`, with who copies on it, and the way that its blocks take
+    /// afterwards.
     pub(crate) fn new(
         upper: Arc<TierBlocks>,
-        lower: impl IntoIterator<Item = (Arc<TierBlocks>, Arc<dyn TransferEngine>, Option<StoreEdge>)>,
+        lower: impl IntoIterator<Item = (Arc<TierBlocks>, Arc<dyn TransferEngine>, Option<Onward>)>,
         timer: DeadlineTimer,
         resets: ResetEpoch,
     ) -> Self {
-        let ways = lower.into_iter().map(|(from, engine, nearer)| Way {
+        let ways = lower.into_iter().map(|(from, engine, onward)| Way {
             lane: Lane { from, to: upper.clone(), engine },
             counters: Counters::default(),
             in_flight: AtomicUsize::new(0),
-            nearer,
+            onward,
         });
         let ways = ways.collect();
         let flights = Mutex::default();
@@ -252,10 +262,10 @@ impl Inner {
     fn land(self: &Arc<Self>, row: Row<Errand>, report: Report) {
         let Row { source, target, errand } = row;
         let way = &self.ways[errand.way];
-        match way.publish(source, target, errand.registration, report) {
+        match way.publish(&self.resets, source, target, errand.registration, report) {
             Ok(block) => {
                 way.counters.arrived(self.upper.layout().block_bytes());
-                if let Some(nearer) = &way.nearer {
+                if let Some(Onward::Arrived(nearer)) = &way.onward {
                     nearer.offer(&block);
                 }
                 let waiters = self.flights.lock().end(errand.flight);
@@ -303,15 +313,22 @@ impl Inner {
 }
 
 impl Way {
-    /// Verifies a block that was copied, then registers it.
+    /// Verifies a block that was copied, then registers it. A verdict on the block stands only if no
+    /// reset and no switch of fingerprints came before it was spoken.
     fn publish(
         &self,
+        resets: &ResetEpoch,
         source: ImmutableSlots,
         target: MutableSlots,
         registration: Registration,
         report: Report,
     ) -> Result<ImmutableSlots, (TransferError, MutableSlots)> {
         let (upper, lower) = (&self.lane.to, &self.lane.from);
+        let epoch = resets.enter();
+        // A reset during the copy: the bytes are of the past, whichever tier it hit.
+        if source.are_current() != [true] {
+            return Err((stale(lower, &source), target));
+        }
         let sums = match report {
             Ok(sums) => sums,
             Err(error) => {
@@ -323,12 +340,11 @@ impl Way {
                 return Err((error, target));
             }
         };
-        // A reset during the copy: the bytes are of the past, whichever tier it hit.
-        if source.are_current() != [true] {
-            return Err((stale(lower, &source), target));
-        }
         let block_id = source.ids()[0];
         if !lower.proves(block_id, registration.key, &sums) {
+            if !epoch.is_some_and(|epoch| resets.holds(epoch)) || source.are_current() != [true] {
+                return Err((stale(lower, &source), target));
+            }
             tracing::error!(
                 tier = %lower.tier(), block = block_id, key = %registration.key.hash,
                 "bytes fail verification: quarantined"
@@ -338,9 +354,14 @@ impl Way {
             return Err((TransferError::VerificationFailed { tier, block_id }, target));
         }
         let to = target.ids()[0];
-        upper.pool().register(target, &[registration]).map_err(|(_, target)| {
+        let block = upper.pool().register(target, &[registration]).map_err(|(_, target)| {
             (TransferError::Stale { tier: upper.tier(), block_id: to }, target)
-        })
+        })?;
+        lower.arrived(block_id);
+        if let Some(Onward::Source(deeper)) = &self.onward {
+            deeper.offer(&source);
+        }
+        Ok(block)
     }
 }
 

@@ -73,8 +73,8 @@ impl fmt::Debug for Match {
 
 /// Finds and pins the longest prefix of `keys` over `tiers`, fastest first.
 ///
-/// Every tier is asked about each key at most twice, however the prefix is scattered. A tier that
-/// would not answer a load now has nothing.
+/// Every tier is asked about each key at most twice, however the prefix is scattered. A block on a
+/// drive that would not answer a load now is not there.
 pub(crate) fn lookup(tiers: &[&TierBlocks], keys: &[Key]) -> Match {
     let tiers: Vec<_> = tiers.iter().filter(|tier| tier.serves()).collect();
     let mut segments = Vec::new();
@@ -86,7 +86,9 @@ pub(crate) fn lookup(tiers: &[&TierBlocks], keys: &[Key]) -> Match {
         let mut limit = rest.len();
         for (number, tier) in tiers.iter().enumerate() {
             if ended != Some(number) {
-                let segment = tier.pool().match_prefix(&rest[..limit]);
+                let mut segment = tier.pool().match_prefix(&rest[..limit]);
+                let serving = tier.serving(segment.ids());
+                drop(segment.split_off(serving));
                 if !segment.is_empty() {
                     found += segment.len();
                     ended = (segment.len() < limit).then_some(number);

@@ -14,22 +14,27 @@
 //!
 //! No lock of an edge is held while a pool is asked or an engine is given work.
 
+mod admission;
 mod arrivals;
 mod counters;
 mod epoch;
+mod fingerprint;
 mod flights;
 mod lane;
 mod load;
 mod lookup;
 mod pump;
 mod queue;
+mod reread;
 mod seals;
 mod store;
 mod tier;
 
+pub(crate) use admission::Admission;
 pub use arrivals::{Onboard, OnboardOptions, Onboarded};
 pub(crate) use epoch::ResetEpoch;
-pub(crate) use load::{LoadEdge, in_place};
+pub(crate) use fingerprint::CurrentFingerprint;
+pub(crate) use load::{LoadEdge, Onward, in_place};
 pub use lookup::Match;
 pub(crate) use lookup::lookup;
 pub(crate) use store::{StoreEdge, StoreOptions};

@@ -5,8 +5,8 @@
 //! result per block. Both meet in the flights, where each key is copied once at a time and whoever
 //! asks for it meanwhile waits for the same copy.
 //!
-//! What cannot begin now (no room in the lower tier or its engine, a reset under way) stays first in
-//! the queue; a caller is told.
+//! What cannot begin now (no room in the lower tier or its engine, a reset under way, a drive that is
+//! not read yet) stays first in the queue; a caller is told.
 //!
 //! Nothing here waits and no thread is used: see `pump` for who serves the queue.
 
@@ -23,6 +23,7 @@ use super::{
 use crate::{
     metrics::{Edge, EdgeMetrics},
     pool::{ImmutableSlots, MutableSlots, PoolError, Registration},
+    storage::disk::DiskError,
     sync::{Arc, Mutex},
     tokens::Key,
     transfer::{
@@ -257,22 +258,25 @@ impl Inner {
                 wanted.push(block);
             }
         }
+        let registrations: Vec<_> =
+            wanted.iter().map(|block: &Outgoing| block.errand.registration).collect();
         let epoch = self.resets.enter();
-        let targets = lower.allocate_up_to(wanted.len());
+        let targets = self.lane.to.places_for(&registrations);
         let between_resets = epoch.is_some_and(|epoch| self.resets.holds(epoch));
-        let begun = if between_resets { targets.len() } else { 0 };
-        let refused = wanted.split_off(begun);
-        let refused = refused.into_iter().map(|block| {
-            let error = if between_resets {
-                TransferError::NoRoom { tier: self.lane.to.tier() }
-            } else {
-                self.stale(&block.source)
-            };
-            (block, error)
-        });
-        let mut refused: Vec<_> = refused.collect();
-        let rows = wanted.into_iter().zip(targets.into_singles());
-        let rows = rows.map(|(Outgoing { source, errand }, target)| Row { source, target, errand });
+        let (mut rows, mut refused) = (Vec::with_capacity(wanted.len()), Vec::new());
+        for (block, target) in wanted.into_iter().zip(targets) {
+            match target {
+                _ if !between_resets => {
+                    let error = self.stale(&block.source);
+                    refused.push((block, error));
+                }
+                Ok(target) => {
+                    let Outgoing { source, errand } = block;
+                    rows.push(Row { source, target, errand });
+                }
+                Err(error) => refused.push((block, error)),
+            }
+        }
         let edge = Arc::downgrade(self);
         let land = move |row: Row<Errand>, report| {
             // Without its edge nobody waits: the row is dropped, which frees its slots.
@@ -280,7 +284,7 @@ impl Inner {
                 edge.land(row, report);
             }
         };
-        let sent = self.lane.send(rows.collect(), ticket, land);
+        let sent = self.lane.send(rows, ticket, land);
         if let Err((error, rows)) = sent {
             let rows =
                 rows.into_iter().map(|Row { source, errand, .. }| Outgoing { source, errand });
@@ -295,7 +299,8 @@ impl Inner {
         all
     }
 
-    /// This block cannot begin now, for want of room or because of a reset: callers are told, the
+    /// This block cannot begin now, for want of room, because of a reset or because it is not known
+    /// yet what the drive holds: callers are told, the
     /// queue keeps it.
     fn refuse(self: &Arc<Self>, block: Outgoing, error: TransferError) {
         let Outgoing { source, errand } = block;
@@ -305,6 +310,7 @@ impl Inner {
             TransferError::NoRoom { .. }
                 | TransferError::QueueFull { .. }
                 | TransferError::Stale { .. }
+                | TransferError::Disk(DiskError::Unread)
         );
         match errand.queued {
             Some(handle) if not_now => {
@@ -337,7 +343,8 @@ impl Inner {
                 } else {
                     drop(target);
                 }
-                Err(error)
+                // Whatever happened: nobody wants it any more.
+                Err(if source.are_current() == [true] { error } else { self.stale(&source) })
             }
         };
         if let (Ok(stored), Some(onward)) = (&stored, &self.onward) {

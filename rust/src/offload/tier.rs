@@ -1,15 +1,20 @@
 //! One tier in full: slots, bytes, seals.
 #![allow(unsafe_code)]
 
-use std::{cmp::Reverse, fmt};
+use std::{
+    fmt,
+    iter::{repeat, repeat_with},
+};
 
-use super::seals::SealTable;
+use super::{Admission, fingerprint::CurrentFingerprint, seals::SealTable};
 use crate::{
     config::Tier,
     eviction::SlotId,
+    io::Lane,
     layout::BlockLayout,
+    metrics::{DriveMetrics, PoolMetrics},
     pool::{ImmutableSlots, MutableSlots, PoolError, Registration, SlotPool},
-    seal::{Fingerprint, Seal, SealTiling},
+    seal::{Fingerprint, Seal, SealRoot, SealTiling},
     storage::{StorageError, StorageType, disk::DiskError},
     sync::Arc,
     tokens::Key,
@@ -26,8 +31,10 @@ use crate::{
 pub struct TierBlocks {
     pool: SlotPool,
     place: BlockPlace,
-    fingerprint: Fingerprint,
+    fingerprint: CurrentFingerprint,
     seals: Option<SealTable>,
+    /// Where its drives may write only so much.
+    admission: Option<Admission>,
 }
 
 impl TierBlocks {
@@ -35,45 +42,44 @@ impl TierBlocks {
     pub(crate) fn unsealed(
         pool: SlotPool,
         memory: Arc<BlockMemory>,
-        fingerprint: Fingerprint,
+        fingerprint: CurrentFingerprint,
     ) -> Self {
-        Self { pool, place: memory.into(), fingerprint, seals: None }
+        Self { pool, place: memory.into(), fingerprint, seals: None, admission: None }
     }
 
     /// A tier whose blocks are sealed as they arrive, from above or from whoever fills them.
     pub(crate) fn sealed(
         pool: SlotPool,
         memory: Arc<BlockMemory>,
-        fingerprint: Fingerprint,
+        fingerprint: CurrentFingerprint,
     ) -> Self {
         let tiles = memory.tiling().tiles();
         let seals = Some(SealTable::new(pool.capacity(), tiles));
-        Self { pool, place: memory.into(), fingerprint, seals }
+        Self { pool, place: memory.into(), fingerprint, seals, admission: None }
     }
 
-    /// A tier on a drive, with the blocks that were found there: inactive, those used longest ago
+    /// A tier on drives, with the blocks that were found there: inactive, those used longest ago
     /// the first to go. Each is a candidate until a load has verified it.
     ///
     /// # Errors
-    /// [`PoolError`], when `pool` is not a fresh one of the same size.
+    /// [`PoolError`], when `pool` is not a fresh one with a section for each drive.
     pub(crate) fn on_disk(
         pool: SlotPool,
         disk: Arc<DiskBlocks>,
+        fingerprint: CurrentFingerprint,
         found: &[RecoveredSlot],
+        admission: Option<Admission>,
     ) -> Result<Self, PoolError> {
-        let seals = SealTable::new(pool.capacity(), 0);
-        let fingerprint = *disk.fingerprint();
-        let slots = pool.allocate(found.len())?;
-        for (slot, &id) in found.iter().zip(slots.ids()) {
-            seals.put_root(id, slot.root);
+        let seals = Some(SealTable::new(pool.capacity(), 0));
+        let sections = found.iter().map_while(|found| pool.section_of(found.slot));
+        let slots = pool.allocate_in(&sections.collect::<Vec<_>>()).into_iter().flatten();
+        let slots = MutableSlots::join(slots).map_or_else(|| pool.allocate(0), Ok)?;
+        if !slots.ids().iter().eq(found.iter().map(|found| &found.slot)) {
+            return Err(PoolError::ForeignHandle { tier: pool.tier() });
         }
-        let registrations: Vec<_> = found.iter().map(|slot| slot.registration).collect();
-        let blocks = pool.register(slots, &registrations).map_err(|(error, _)| error)?;
-        let mut blocks: Vec<_> = blocks.into_singles().zip(found).collect();
-        // One release of all, the last first: what was used longest ago, suffixes before prefixes.
-        blocks.sort_by_key(|(_, slot)| Reverse(slot.last_use));
-        drop(ImmutableSlots::join(blocks.into_iter().map(|(block, _)| block)));
-        Ok(Self { pool, place: disk.into(), fingerprint, seals: Some(seals) })
+        let tier = Self { pool, place: disk.into(), fingerprint, seals, admission };
+        tier.register_found(slots, found)?;
+        Ok(tier)
     }
 
     /// Which tier.
@@ -121,9 +127,101 @@ impl TierBlocks {
         self.place.disk()
     }
 
-    /// Whether its blocks can be expected to come up when asked for.
+    /// Whether any of its blocks can be expected to come up when asked for.
     pub(super) fn serves(&self) -> bool {
         self.disk().is_none_or(|disk| disk.serves())
+    }
+
+    /// How many of its `slots`, from the first on, can be expected to come up when asked for.
+    pub(super) fn serving(&self, slots: &[SlotId]) -> usize {
+        self.disk().map_or(slots.len(), |disk| disk.serving(slots))
+    }
+
+    /// What it counts. Blocks of a drive are hits when they were loaded and verified.
+    pub(crate) fn metrics(&self) -> PoolMetrics {
+        let mut metrics = self.pool.metrics();
+        if let Some(disk) = self.disk() {
+            let asked = metrics.hits + metrics.misses;
+            metrics.hits = disk.drives().iter().map(|drive| drive.hits()).sum();
+            metrics.misses = asked.saturating_sub(metrics.hits);
+        }
+        metrics
+    }
+
+    /// What its drives count; none where it is in memory.
+    pub(crate) fn drives(&self) -> Vec<DriveMetrics> {
+        let drives = self.disk().map_or(&[][..], |disk| disk.drives());
+        let budgets = self.admission.as_ref().map(Admission::budgets).unwrap_or_default();
+        let budgets = budgets.into_iter().chain(repeat(None));
+        let each = drives.iter().zip(budgets).map(|(drive, budget)| {
+            let (written, hits) = (drive.written(), drive.hits());
+            DriveMetrics {
+                dir: drive.name().to_owned(),
+                loads: drive.serves(Lane::Load),
+                stores: drive.serves(Lane::Store),
+                capacity: drive.capacity() as u64,
+                used_bytes: drive.used(),
+                written_bytes: written,
+                hits,
+                written_bytes_per_hit: (hits > 0).then(|| written as f64 / hits as f64),
+                budget_left_bytes: budget.map(|budget| budget.left),
+                declined: budget.map_or(0, |budget| budget.declined),
+            }
+        });
+        each.collect()
+    }
+
+    /// Whether its drives may write only so much.
+    pub(crate) fn has_write_budget(&self) -> bool {
+        self.admission.is_some()
+    }
+
+    /// A slot for each of `blocks`, which are about to be copied here, or why there is none.
+    pub(super) fn places_for(
+        self: &Arc<Self>,
+        blocks: &[Registration],
+    ) -> Vec<Result<MutableSlots, TransferError>> {
+        let tier = self.tier();
+        let or_no_room = |slot: Option<_>| slot.ok_or(TransferError::NoRoom { tier });
+        let Some(disk) = self.disk() else {
+            let slots = self.pool.allocate_up_to(blocks.len()).into_singles().map(Some);
+            return slots.chain(repeat_with(|| None)).take(blocks.len()).map(or_no_room).collect();
+        };
+        if !self.takes_stores() {
+            return blocks.iter().map(|_| Err(DiskError::Unread.into())).collect();
+        }
+        let keys: Vec<Key> = blocks.iter().map(|block| block.key).collect();
+        let homes = disk.homes(&keys);
+        let bytes = disk.bytes_per_store();
+        let admitted: Vec<bool> = match &self.admission {
+            None => vec![true; blocks.len()],
+            Some(admission) => {
+                let each = homes.iter().zip(blocks);
+                each.map(|(&home, block)| admission.admit(home, block, bytes)).collect()
+            }
+        };
+        let wanted = homes.iter().zip(&admitted).filter(|(_, admitted)| **admitted);
+        let wanted: Vec<usize> = wanted.map(|(&home, _)| home).collect();
+        let mut slots = self.pool.allocate_in(&wanted).into_iter();
+        let each = homes.into_iter().zip(blocks).zip(admitted);
+        each.map(|((home, block), admitted)| {
+            if !admitted {
+                return Err(TransferError::Declined { tier });
+            }
+            let slot = slots.next().flatten();
+            if let (None, Some(admission)) = (&slot, &self.admission) {
+                admission.refund(home, block, bytes);
+            }
+            or_no_room(slot)
+        })
+        .collect()
+    }
+
+    /// The bytes that were loaded from `slot` have been verified.
+    pub(super) fn arrived(&self, slot: SlotId) {
+        if let Some(disk) = self.disk() {
+            disk.hit(slot);
+        }
     }
 
     /// Forgets every block of the tier, for good; returns how many are still held.
@@ -132,7 +230,7 @@ impl TierBlocks {
     /// What the drive says, where that could not be made to last.
     pub(crate) fn reset(&self) -> Result<usize, DiskError> {
         let held = self.pool.reset();
-        self.disk().map_or(Ok(()), DiskBlocks::reset)?;
+        self.disk().map_or(Ok(()), |disk| disk.reset())?;
         Ok(held)
     }
 
@@ -156,9 +254,9 @@ impl TierBlocks {
         }
     }
 
-    /// What decides how the bytes are read.
-    pub fn fingerprint(&self) -> &Fingerprint {
-        &self.fingerprint
+    /// What decides how the bytes are read now.
+    pub fn fingerprint(&self) -> Fingerprint {
+        self.fingerprint.get()
     }
 
     /// Whether `blocks` are of this tier.
@@ -209,7 +307,14 @@ impl TierBlocks {
     /// Seals `slot`, which the caller owns, as the block `key` with these tile sums.
     pub(super) fn seal(&self, slot: SlotId, key: Key, sums: Box<[u64]>) {
         if let Some(seals) = &self.seals {
-            seals.put(slot, &Seal::new(&key.to_bytes(), &self.fingerprint, sums));
+            seals.put(slot, &Seal::new(&key.to_bytes(), &self.fingerprint(), sums));
+        }
+    }
+
+    /// Keeps a root that was found; the slot is the caller's own.
+    pub(super) fn put_root(&self, slot: SlotId, root: SealRoot) {
+        if let Some(seals) = &self.seals {
+            seals.put_root(slot, root);
         }
     }
 
@@ -218,11 +323,11 @@ impl TierBlocks {
     pub(super) fn proves(&self, slot: SlotId, key: Key, sums: &[u64]) -> bool {
         self.seals
             .as_ref()
-            .is_none_or(|seals| seals.proves(slot, &key.to_bytes(), &self.fingerprint, sums))
+            .is_none_or(|seals| seals.proves(slot, &key.to_bytes(), &self.fingerprint(), sums))
     }
 
     /// Re-reads the bytes of held blocks where they lie; per block, whether they are what was
-    /// sealed. Costs a pass over the bytes on the calling thread.
+    /// sealed, which those of other weights than the present ones are not. Costs a pass over the bytes on the calling thread.
     ///
     /// # Errors
     /// [`TransferError::Foreign`] for blocks of another tier, [`TransferError::Storage`] where the CPU

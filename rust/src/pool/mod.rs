@@ -43,6 +43,7 @@ mod registry;
 mod release;
 mod ring;
 mod section;
+mod set_apart;
 mod shared;
 mod slot;
 mod state;

@@ -53,6 +53,10 @@ pub struct ByteReplay {
     pub latency_us: Latencies,
     /// Registered blocks that each tier dropped to make room.
     pub evictions: BTreeMap<Tier, u64>,
+    /// Bytes that drives were given to write: blocks, sums and records.
+    pub disk_written_bytes: u64,
+    /// Those per block that was loaded from disk and verified; `None` without such a block.
+    pub disk_written_bytes_per_hit: Option<f64>,
     /// Times that the manager was made anew on the way.
     pub restarts: u64,
     /// Time taken, in seconds.

@@ -126,6 +126,8 @@ struct Past {
     edges: BTreeMap<Edge, (u64, BTreeMap<&'static str, u64>)>,
     evictions: BTreeMap<Tier, u64>,
     capacity: BTreeMap<Tier, u64>,
+    disk_written_bytes: u64,
+    disk_hits: u64,
 }
 
 impl Past {
@@ -140,6 +142,10 @@ impl Past {
         for (&tier, pool) in &status.pools {
             *self.evictions.entry(tier).or_default() += pool.evictions;
             self.capacity.insert(tier, pool.capacity);
+        }
+        for drive in &status.drives {
+            self.disk_written_bytes += drive.written_bytes;
+            self.disk_hits += drive.hits;
         }
     }
 }
@@ -354,7 +360,8 @@ impl<P: FnMut(Progress) -> ControlFlow<()>> Replay<P> {
     ) -> ByteReplay {
         let Sample { requests, blocks, hits } = self.total;
         let hit_blocks = hits.sum();
-        let Past { restarts, edges, evictions, capacity } = self.past;
+        let Past { restarts, edges, evictions, capacity, disk_written_bytes, disk_hits } =
+            self.past;
         let bytes: BTreeMap<Edge, u64> =
             edges.iter().map(|(&edge, (bytes, _))| (edge, *bytes)).collect();
         let bandwidth = self.waited.iter().filter_map(|(&edge, time)| {
@@ -389,6 +396,9 @@ impl<P: FnMut(Progress) -> ControlFlow<()>> Replay<P> {
                 onboard: self.onboard.summary().into(),
             },
             evictions,
+            disk_written_bytes,
+            disk_written_bytes_per_hit: (disk_hits > 0)
+                .then(|| disk_written_bytes as f64 / disk_hits as f64),
             restarts,
             seconds: time.as_secs_f64(),
             timeline,

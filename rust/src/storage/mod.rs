@@ -32,6 +32,7 @@ mod register;
 mod system;
 
 use std::fmt;
+use std::path::Path;
 
 pub use access::{StorageAccess, StorageMemset};
 pub use disk::{DiskAllocator, DiskStorage};
@@ -102,4 +103,9 @@ pub trait StorageAllocator: fmt::Debug + Send + Sync {
     /// [`StorageError::AllocationFailed`] where there is not so much room, in both cases before any
     /// memory is touched.
     fn allocate(&self, size: usize) -> Result<Arc<dyn Storage>, StorageError>;
+
+    /// The folder that it makes files in; `None` for one that makes none.
+    fn folder(&self) -> Option<&Path> {
+        None
+    }
 }

@@ -32,6 +32,15 @@ pub enum TransferError {
         /// The tier.
         tier: Tier,
     },
+    /// The write budget of its drive is used up, and the block was not offered before.
+    #[error(
+        "{tier} tier: the write budget of the block's drive is used up; offered again it is \
+         written, or raise disk.write_bytes_per_day"
+    )]
+    Declined {
+        /// The tier.
+        tier: Tier,
+    },
     /// The block is no longer what its key says: its tier was reset, or it failed verification.
     #[error("{tier} block {block_id} was forgotten by a reset or a failed verification")]
     Stale {

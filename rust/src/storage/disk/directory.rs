@@ -29,7 +29,7 @@ pub struct DiskDirectory {
     /// The present reset generation; changed under `head`.
     pub(super) generation: AtomicU64,
     /// Of the next record.
-    pub(super) sequence: AtomicU64,
+    pub(super) sequence: Arc<AtomicU64>,
     pub(super) current: SetId,
 }
 
@@ -74,6 +74,18 @@ impl Geometry {
 }
 
 impl DiskDirectory {
+    /// Lets directories number their records in one sequence from now on, past all there are, so that
+    /// the order of storing is known across them. All that have records of one another's blocks
+    /// should be given.
+    pub fn order_together<'a>(directories: impl IntoIterator<Item = &'a mut Self>) {
+        let directories: Vec<_> = directories.into_iter().collect();
+        let next = directories.iter().map(|one| one.sequence.load(Ordering::Relaxed)).max();
+        let sequence = Arc::new(AtomicU64::new(next.unwrap_or(1)));
+        for directory in directories {
+            directory.sequence = sequence.clone();
+        }
+    }
+
     /// The set that blocks are stored in.
     pub fn current(&self) -> SetId {
         self.current
@@ -239,14 +251,35 @@ impl DiskDirectory {
     /// could be written nothing else is.
     pub fn next_generation(&self) -> Result<u64, DiskError> {
         let mut head = self.head.lock();
-        head.superblock.generation += 1;
+        let next = head.superblock.generation + 1;
+        self.start_generation(&mut head, next)
+    }
+
+    /// Catches up with directories that have heard of a reset when this one could not be reached: on
+    /// return its generation is `generation` at least. Whether there was one to catch up with; then
+    /// no record of before is ever seen again, and every slot is free.
+    ///
+    /// # Errors
+    ///
+    /// As for [`next_generation`](Self::next_generation).
+    pub fn catch_up(&self, generation: u64) -> Result<bool, DiskError> {
+        let mut head = self.head.lock();
+        let behind = head.superblock.generation < generation;
+        if behind {
+            self.start_generation(&mut head, generation)?;
+        }
+        Ok(behind)
+    }
+
+    fn start_generation(&self, head: &mut Head, generation: u64) -> Result<u64, DiskError> {
+        head.superblock.generation = generation;
         // Before the drive is asked: whatever comes of it, nothing older is acknowledged any more.
-        self.generation.store(head.superblock.generation, Ordering::Release);
-        self.write_head(&mut head)?;
+        self.generation.store(generation, Ordering::Release);
+        self.write_head(head)?;
         for set in &head.sets {
             set.marks.lock().reset();
         }
-        Ok(head.superblock.generation)
+        Ok(generation)
     }
 
     /// The number of a fingerprint, which enters the table where it is not there. In a full table it
@@ -284,6 +317,12 @@ impl DiskDirectory {
         head.asked.push(id);
         self.write_head(&mut head)?;
         Ok(id)
+    }
+
+    /// Fingerprints that were asked for before give up their places as soon as they have no blocks,
+    /// these excepted.
+    pub fn keep_fingerprints(&self, ids: &[FingerprintId]) {
+        self.head.lock().asked = ids.to_vec();
     }
 
     /// What a fingerprint's number stands for: digest and label.

@@ -97,6 +97,12 @@ pub enum DiskError {
         /// Its number.
         index: u16,
     },
+    /// What the directory holds under the present fingerprint is not known yet.
+    #[error(
+        "the table was not read since the weights were changed: blocks there are not found and none \
+         are stored; set the version again once the drive answers"
+    )]
+    Unread,
     /// All places of a table are taken.
     #[error("the directory has no place for another {what}, it has {limit}; use another directory")]
     TableFull {
@@ -104,6 +110,14 @@ pub enum DiskError {
         what: &'static str,
         /// How many there are.
         limit: usize,
+    },
+    /// One of several drives.
+    #[error("{dir}: {source}")]
+    Drive {
+        /// Its directory.
+        dir: Arc<str>,
+        /// What is wrong with it.
+        source: Box<DiskError>,
     },
     /// An argument that can never work.
     #[error("{field}: {value} is not usable; {remedy}")]
@@ -115,6 +129,16 @@ pub enum DiskError {
         /// What to do instead.
         remedy: &'static str,
     },
+}
+
+impl DiskError {
+    /// The same, of the drive at `dir`.
+    pub(crate) fn on(self, dir: &Arc<str>) -> Self {
+        match self {
+            Self::Drive { .. } => self,
+            source => Self::Drive { dir: dir.clone(), source: Box::new(source) },
+        }
+    }
 }
 
 struct Named<'a>(Option<&'a Holder>);

@@ -137,6 +137,10 @@ impl StorageAllocator for DiskAllocator {
         StorageType::Disk(0)
     }
 
+    fn folder(&self) -> Option<&Path> {
+        Some(&self.folder)
+    }
+
     fn allocate(&self, size: usize) -> Result<Arc<dyn Storage>, StorageError> {
         loop {
             let number = self.made.fetch_add(1, Ordering::Relaxed);

@@ -105,7 +105,7 @@ impl DiskDirectory {
             superfile,
             head: Mutex::new(head),
             generation: AtomicU64::new(generation),
-            sequence: AtomicU64::new(sequence),
+            sequence: Arc::new(AtomicU64::new(sequence)),
             current: SetId(0),
         };
         directory.current = directory.set_of(directory.options.geometry)?;

@@ -43,6 +43,17 @@ impl Scan {
 
     /// Reads the table of a set.
     pub(super) fn read(&mut self, set: &DiskSet, superblock: &Superblock) -> Result<(), IoError> {
+        self.read_by_piece(set, superblock, |_| ()).map(drop)
+    }
+
+    /// Reads the table of a set, and shows what is known so far after each piece, in which nothing
+    /// is written while it is read. Returns the slots of the set.
+    pub(super) fn read_by_piece(
+        &mut self,
+        set: &DiskSet,
+        superblock: &Superblock,
+        mut after: impl FnMut(&mut Self),
+    ) -> Result<u32, IoError> {
         let (slots, records) = set.lengths()?;
         let mut buffer = AlignedBuffer::new(PIECE.min(records as usize * RECORD_BYTES));
         let per_piece = (PIECE / RECORD_BYTES) as u32;
@@ -51,13 +62,16 @@ impl Scan {
             let range = start..records.min(start.saturating_add(per_piece));
             let bytes = &mut buffer[..range.len() * RECORD_BYTES];
             let offset = u64::from(start) * RECORD_BYTES as u64;
+            let unwritten = set.marks.lock();
             match read_full(&*set.table, &mut [&mut *bytes], offset) {
                 Ok(()) => self.piece(&from, range, bytes),
                 Err(IoError::Device { .. }) => self.pages(&from, &range, bytes)?,
                 Err(error) => return Err(error),
             }
+            drop(unwritten);
+            after(self);
         }
-        Ok(())
+        Ok(slots)
     }
 
     fn pages(

@@ -147,15 +147,21 @@ impl Superblock {
             return Ok((None, Superblocks::Fresh));
         }
         let mut found = Vec::new();
+        let mut unreadable = None;
         for number in 0..2 {
             let mut copy = vec![0; COPY_BYTES];
             let offset = number * COPY_BYTES as u64;
             match read_full(file, &mut [&mut copy], offset) {
                 Ok(()) => found.extend(Self::decode(&copy)?),
                 // Cut short, or sectors lost: the other copy may be whole.
-                Err(IoError::Short { .. } | IoError::Device { .. }) => {}
+                Err(IoError::Short { .. }) => {}
+                Err(error @ IoError::Device { .. }) => unreadable = Some(error),
                 Err(error) => return Err(error.into()),
             }
+        }
+        // What cannot be read now may be there another time: it is not lost.
+        if let (true, Some(error)) = (found.is_empty(), unreadable) {
+            return Err(error.into());
         }
         let state = match &found[..] {
             [] => Superblocks::Lost,

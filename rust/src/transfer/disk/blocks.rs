@@ -1,79 +1,37 @@
-//! The slots of a tier that lie on a drive.
+//! The slots of a tier that lie on drives.
 
 use std::{
     any::Any,
-    fmt, thread,
+    fmt,
     time::{Duration, Instant},
 };
 
-use super::room::Room;
+use super::{
+    answer::Answer,
+    drive::Drive,
+    rendezvous::{Candidate, home},
+};
 use crate::{
     eviction::SlotId,
-    io::{Health, IoEngine, IoError, IoFile, IoRequest, IoWork, Lane, Staging},
+    io::{IoError, Lane},
     layout::BlockLayout,
-    pool::Registration,
-    seal::{Fingerprint, Seal, SealTiling},
-    storage::disk::{
-        DiskDirectory, DiskError, DiskRecord, DiskSlot, EngineName, FingerprintId, Geometry, SetId,
-    },
-    sync::{
-        Arc, Condvar, Mutex,
-        atomic::{AtomicU32, AtomicU64, Ordering},
-    },
-    tokens::SequenceHash,
+    seal::{Fingerprint, SealTiling},
+    storage::disk::DiskError,
+    sync::{Arc, atomic::Ordering},
+    tokens::Key,
 };
 
-/// How long a reset waits for the drive.
+/// How long a reset waits for the drives.
 const RESET_DEADLINE: Duration = Duration::from_secs(10);
 
-/// No slot of the directory.
-pub(super) const NONE: u32 = u32::MAX;
-
-/// The slots of a tier on a drive; see the documentation of `transfer::disk`.
+/// The slots of a tier on drives; see the documentation of `transfer::disk`.
+///
+/// Each drive has a run of them: those of the first come first.
 pub struct DiskBlocks {
-    pub(super) access: Mutex<Access>,
-    pub(super) released: Condvar,
-    pub(super) set: SetId,
-    pub(super) geometry: Geometry,
     pub(super) layout: BlockLayout,
     pub(super) tiling: SealTiling,
-    pub(super) fingerprint: Fingerprint,
-    pub(super) fingerprint_id: FingerprintId,
-    pub(super) io: Arc<dyn IoEngine>,
-    pub(super) load_staging: Staging,
-    pub(super) store_staging: Staging,
-    /// The directory's slot of each slot; [`NONE`] until it is first written.
-    pub(super) slots: Box<[AtomicU32]>,
-    pub(super) room: Mutex<Room>,
-    /// Known without asking the directory, which may be waiting for the drive.
-    pub(super) used: AtomicU64,
-    /// Uses that are to be noted, with a request under way for them.
-    pub(super) touched: Mutex<Vec<(DiskSlot, u64)>>,
-    /// Counts uses, across restarts.
-    pub(super) uses: AtomicU64,
-    /// Reset generation of the directory when its pool was made.
-    pub(super) first_generation: u64,
-}
-
-/// The directory, and who is at it.
-#[derive(Debug)]
-pub(super) struct Access {
-    /// `None` when closed.
-    pub(super) opened: Option<Arc<Opened>>,
-    pub(super) users: usize,
-}
-
-/// What keeps the directory ours.
-#[derive(Debug)]
-pub(super) struct Opened {
-    pub(super) directory: DiskDirectory,
-    pub(super) file: Arc<dyn IoFile>,
-}
-
-/// The directory while somebody is at it.
-pub(super) struct Using {
-    disk: Arc<DiskBlocks>,
-    opened: Option<Arc<Opened>>,
+    pub(super) drives: Box<[Arc<Drive>]>,
+    pub(super) candidates: Box<[Candidate]>,
 }
 
 impl DiskBlocks {
@@ -87,211 +45,131 @@ impl DiskBlocks {
         self.tiling
     }
 
-    /// What decides how the bytes are read.
-    pub fn fingerprint(&self) -> &Fingerprint {
-        &self.fingerprint
+    /// The drives, in the order of their slots.
+    pub fn drives(&self) -> &[Arc<Drive>] {
+        &self.drives
     }
 
-    /// Bytes on the drive, everything included, as of the last slot that was found room.
+    /// Bytes on all drives, everything included, as of the last slots that were found room.
     pub fn used(&self) -> u64 {
-        self.used.load(Ordering::Relaxed)
+        self.drives.iter().map(|drive| drive.used()).sum()
     }
 
-    /// Whether a lane of the drive can be used.
-    pub fn health(&self, lane: Lane) -> Health {
-        self.io.health(lane)
-    }
-
-    /// Whether loads can be expected to come back: the drive is well, or it is time to try it
-    /// again.
-    pub(crate) fn serves(&self) -> bool {
-        match self.io.health(Lane::Load) {
-            Health::Good => true,
-            Health::Sick { probe_at, .. } => probe_at <= Instant::now(),
+    /// The drive of a slot, and what the slot is called there.
+    pub(super) fn at(&self, slot: SlotId) -> Option<(&Arc<Drive>, SlotId)> {
+        let mut local = slot;
+        for drive in &self.drives {
+            match local.checked_sub(drive.capacity() as SlotId) {
+                Some(rest) => local = rest,
+                None => return Some((drive, local)),
+            }
         }
+        None
     }
 
-    /// Starts a reset generation: blocks of before are never seen again, once this has returned.
-    /// Does not wait for a hung drive for ever.
+    /// Bytes that storing a block gives to a drive.
+    pub(crate) fn bytes_per_store(&self) -> u64 {
+        self.drives.first().map_or(0, |drive| drive.bytes_per_store())
+    }
+
+    /// For each key the position of the drive that it is stored on: by rendezvous, weighted by
+    /// capacity, among those that take stores now.
+    pub(crate) fn homes(&self, keys: &[Key]) -> Vec<usize> {
+        if self.drives.len() == 1 {
+            return vec![0; keys.len()];
+        }
+        let takes: Vec<bool> = self.drives.iter().map(|drive| drive.serves(Lane::Store)).collect();
+        keys.iter().map(|key| home(&self.candidates, &takes, key)).collect()
+    }
+
+    /// Whether loads from any drive can be expected to come back.
+    pub(crate) fn serves(&self) -> bool {
+        self.drives.iter().any(|drive| drive.serves(Lane::Load))
+    }
+
+    /// How many of `slots`, from the first on, lie where loads can be expected to come back.
+    pub(crate) fn serving(&self, slots: &[SlotId]) -> usize {
+        let out: Vec<bool> = self.drives.iter().map(|drive| !drive.serves(Lane::Load)).collect();
+        if !out.contains(&true) {
+            return slots.len();
+        }
+        let is_out = |&slot: &SlotId| {
+            let at = self.at(slot).map(|(drive, _)| drive);
+            let same = |drive: &Arc<Drive>| at.is_some_and(|at| Arc::ptr_eq(at, drive));
+            self.drives.iter().zip(&out).any(|(drive, &out)| out && same(drive))
+        };
+        slots.iter().position(is_out).unwrap_or(slots.len())
+    }
+
+    /// Starts a reset generation on every drive: blocks of before are never seen again, once this
+    /// has returned. Does not wait for a hung drive for ever. One of several that cannot be told
+    /// catches up with the others at the next start.
     ///
     /// # Errors
-    /// Whatever the drive says; the reset may then be forgotten by a restart.
-    pub(crate) fn reset(self: &Arc<Self>) -> Result<(), DiskError> {
-        let Some(open) = self.open() else { return Ok(()) };
-        let answer = Arc::new((Mutex::new(None), Condvar::new()));
-        let told = answer.clone();
-        thread::Builder::new()
-            .name("dynamo-reset".to_owned())
-            .spawn(move || {
-                let reset = open.parts().and_then(|(directory, _)| directory.next_generation());
-                drop(open);
-                *told.0.lock() = Some(reset.map(drop));
-                told.1.notify_all();
-            })
-            .map_err(|error| IoError::Thread { reason: error.to_string() })?;
+    /// What a drive says, where none could be told; a restart may forget the reset then.
+    pub(crate) fn reset(&self) -> Result<(), DiskError> {
+        let each = self.drives.iter().map(|drive| {
+            let resetting = drive.clone();
+            (drive, Answer::of("dynamo-reset", move || resetting.reset()))
+        });
+        // All begin before one is waited for.
+        let each: Vec<_> = each.collect();
         let until = Instant::now() + RESET_DEADLINE;
-        let mut reset = answer.0.lock();
-        loop {
-            if let Some(result) = reset.take() {
-                return result;
+        let (mut told, mut first) = (false, Ok(()));
+        for (drive, answer) in each {
+            let late = || Err(IoError::Expired { lane: Lane::Store }.into());
+            let said = answer.map_err(DiskError::Io).and_then(|a| a.by(until).unwrap_or_else(late));
+            told |= said.is_ok();
+            if let Err(error) = said {
+                tracing::warn!(dir = %drive.name, %error, "a reset was not noted on the drive");
+                first = first.and(Err(error.on(&drive.name)));
             }
-            let left = until.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return Err(IoError::Expired { lane: Lane::Store }.into());
-            }
-            reset = answer.1.wait_timeout(reset, left);
+        }
+        if told { Ok(()) } else { first }
+    }
+
+    /// From now on blocks of another fingerprint are stored and read; those of before stay, invisible.
+    /// `number` are the switches so far, for each of which the pool is reset once. No drive is asked:
+    /// each has to be [read](Self::read_again) before it takes stores again.
+    pub(crate) fn begin_era(&self, number: u64, fingerprint: Fingerprint, label: &Arc<str>) {
+        self.drives.iter().for_each(|drive| drive.begin_era(number, fingerprint, label));
+    }
+
+    /// Lets go of the directories, so that others can own them as soon as what is under way has
+    /// ended. Waits for that until `deadline`; without one, not at all.
+    pub(crate) fn close(&self, deadline: Option<Instant>) {
+        self.drives.iter().for_each(|drive| drive.close());
+        if let Some(deadline) = deadline {
+            self.drives.iter().for_each(|drive| drive.wait_released(deadline));
         }
     }
 
-    /// Lets go of the directory, so that another can own it as soon as what is under way has ended.
-    /// Waits for that until `deadline`; without one, not at all.
-    pub(crate) fn close(&self, deadline: Option<Instant>) {
-        let mut access = self.access.lock();
-        let opened = access.opened.take();
-        if let Some(deadline) = deadline {
-            while access.users > 0 {
-                let left = deadline.saturating_duration_since(Instant::now());
-                if left.is_zero() {
-                    break;
-                }
-                access = self.released.wait_timeout(access, left);
-            }
+    /// What was loaded from a slot has been verified.
+    pub(crate) fn hit(&self, slot: SlotId) {
+        if let Some((drive, _)) = self.at(slot) {
+            drive.hits.fetch_add(1, Ordering::Relaxed);
         }
-        drop(access);
-        drop(opened);
     }
 
     /// Erases the record of a slot, some time soon; `held` is let go of then.
-    pub(crate) fn erase(self: &Arc<Self>, slot: SlotId, held: Box<dyn Any + Send>) {
-        self.later(slot, held, |directory, slot, _| directory.tombstone(&[slot]));
-    }
-
-    /// Notes that the block in a slot is used now, some time soon, with all others noted by then.
-    pub(super) fn touch(self: &Arc<Self>, slot: SlotId) {
-        let Some(place) = self.slot(slot) else { return };
-        let waiting = {
-            let mut touched = self.touched.lock();
-            touched.push((place, self.next_use()));
-            // Now and then once more, should a request have been given up unheard.
-            touched.len() % 1024 != 1
-        };
-        if waiting {
-            return;
-        }
-        let sent = self.later(slot, Box::new(()), |directory, _, disk| {
-            let touched = std::mem::take(&mut *disk.touched.lock());
-            directory.touch(&touched)
-        });
-        if !sent {
-            self.touched.lock().clear();
+    pub(crate) fn erase(&self, slot: SlotId, held: Box<dyn Any + Send>) {
+        if let Some((drive, slot)) = self.at(slot) {
+            drive.erase(slot, held);
         }
     }
 
-    /// Runs `call` on the store lane; whether it will. What becomes of it changes nothing.
-    fn later(
-        self: &Arc<Self>,
-        slot: SlotId,
-        held: Box<dyn Any + Send>,
-        call: impl FnOnce(&DiskDirectory, DiskSlot, &Self) -> Result<(), DiskError> + Send + 'static,
-    ) -> bool {
-        let (Some(slot), Some(open)) = (self.slot(slot), self.open()) else { return false };
-        let call = move || {
-            let (directory, _) = open.parts().map_err(|_| IoError::Stopped)?;
-            match call(directory, slot, &open.disk) {
-                Err(DiskError::Io(error)) => Err(error),
-                Err(error) => {
-                    tracing::debug!(%error, "disk books");
-                    Ok(())
-                }
-                Ok(()) => Ok(()),
-            }
-        };
-        let request = IoRequest {
-            lane: Lane::Store,
-            work: IoWork::Call(Box::new(call)),
-            deadline: None,
-            done: Box::new(move |_| drop(held)),
-        };
-        let refused = self.io.submit(request).err();
-        if let Some((error, _)) = &refused {
-            tracing::debug!(%error, "disk books");
-        }
-        refused.is_none()
-    }
-
-    /// The directory, to be used; `None` when it is closed.
-    pub(super) fn open(self: &Arc<Self>) -> Option<Using> {
-        let mut access = self.access.lock();
-        let opened = Some(access.opened.clone()?);
-        access.users += 1;
-        Some(Using { disk: self.clone(), opened })
-    }
-
-    /// The directory's slot of a slot, if it has one.
-    pub(super) fn slot(&self, slot: SlotId) -> Option<DiskSlot> {
-        let number = self.slots.get(slot as usize)?.load(Ordering::Acquire);
-        (number != NONE).then_some(DiskSlot { set: self.set, slot: number })
-    }
-
-    /// First byte of a slot in the data file.
-    pub(super) fn offset(&self, slot: DiskSlot) -> u64 {
-        u64::from(slot.slot) * self.geometry.slot_bytes()
-    }
-
-    pub(super) fn next_use(&self) -> u64 {
-        self.uses.fetch_add(1, Ordering::Relaxed)
-    }
-
-    /// What is kept of a block with these sums.
-    pub(super) fn record(
-        &self,
-        registration: &Registration,
-        generation: u64,
-        sums: &[u64],
-    ) -> Result<DiskRecord, DiskError> {
-        let Registration { key, parent, engine_key } = *registration;
-        let engine = engine_key.as_ref().map_or(&[][..], |engine| engine.as_bytes());
-        Ok(DiskRecord {
-            key: key.hash.as_bytes(),
-            group: key.group,
-            engine: EngineName::new(engine)?,
-            parent: parent.map(SequenceHash::as_bytes),
-            depth: u32::from(parent.is_some()),
-            fingerprint: self.fingerprint_id,
-            codec: 0,
-            stored_len: self.layout.block_bytes() as u64,
-            seal_root: *Seal::new(&key.to_bytes(), &self.fingerprint, sums).root().as_bytes(),
-            generation: self.first_generation + generation,
-            last_use: self.next_use(),
-        })
-    }
-}
-
-impl Using {
-    /// Directory and data file.
-    ///
-    /// # Errors
-    /// Never while it lives.
-    pub(super) fn parts(&self) -> Result<(&DiskDirectory, &dyn IoFile), DiskError> {
-        let opened = self.opened.as_ref().ok_or(DiskError::Io(IoError::Stopped))?;
-        Ok((&opened.directory, &*opened.file))
-    }
-}
-
-impl Drop for Using {
-    fn drop(&mut self) {
-        // Before anybody is told that it is free.
-        self.opened = None;
-        self.disk.access.lock().users -= 1;
-        self.disk.released.notify_all();
+    /// Writes patterns to a slot that its caller owns and reads them back, on the calling thread;
+    /// whether the drive took and gave them as they are. The slot has no record afterwards.
+    pub(crate) fn holds_patterns(&self, slot: SlotId) -> bool {
+        self.at(slot).is_some_and(|(drive, slot)| drive.holds_patterns(slot))
     }
 }
 
 impl fmt::Debug for DiskBlocks {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("DiskBlocks")
-            .field("set", &self.set)
             .field("layout", &self.layout)
+            .field("drives", &self.drives)
             .finish_non_exhaustive()
     }
 }

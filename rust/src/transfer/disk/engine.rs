@@ -3,7 +3,7 @@
 
 use super::task::Task;
 use crate::{
-    io::{IoRequest, IoWork, Lane},
+    io::{IoError, IoRequest, IoWork, Lane},
     storage::disk::DiskError,
     sync::Arc,
     transfer::{BlockPlace, Job, TransferEngine, TransferError},
@@ -49,7 +49,12 @@ unsafe impl TransferEngine for DiskEngine {
                 deadline,
                 done: Box::new(move |done| task.end(done.result)),
             };
-            if let Err((error, request)) = disk.io.submit(request) {
+            let slot = if lane == Lane::Store { pair.to } else { pair.from };
+            let sent = match disk.at(slot) {
+                Some((drive, _)) => drive.io.submit(request),
+                None => Err((IoError::Stopped, Box::new(request))),
+            };
+            if let Err((error, request)) = sent {
                 drop(request);
                 job.report(index, Err(DiskError::Io(error).into()));
             }

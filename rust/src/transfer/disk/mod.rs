@@ -27,16 +27,23 @@
 //! A block that is one run in memory, aligned to 4096, is read and written where it lies; others
 //! are copied once more, in the pass that sums them. In memory: 4 bytes per slot.
 
+mod answer;
 mod blocks;
 mod check;
+mod drive;
 mod engine;
+mod era;
 mod opening;
 mod pass;
+mod reading;
+mod rendezvous;
 mod room;
 mod scrub;
 mod task;
 
 pub use blocks::DiskBlocks;
 pub use check::{Verification, verify};
+pub use drive::Drive;
 pub use engine::DiskEngine;
-pub use opening::{DiskBlocksOptions, RecoveredSlot};
+pub use opening::{DiskBlocksOptions, DriveOptions, RecoveredSlot};
+pub(crate) use reading::Reading;

@@ -1,9 +1,12 @@
-//! From a directory to the slots of a tier.
+//! From directories to the slots of a tier.
 
 use std::collections::HashSet;
 
 use super::{
-    blocks::{Access, DiskBlocks, NONE, Opened},
+    blocks::DiskBlocks,
+    drive::{Access, Drive, NONE, Opened},
+    era::{Era, Eras},
+    rendezvous::Candidate,
     room::Room,
 };
 use crate::{
@@ -23,11 +26,7 @@ use crate::{
 /// What [`DiskBlocks`] are made of.
 #[derive(Debug)]
 pub struct DiskBlocksOptions {
-    /// The directory, opened with the geometry of the blocks.
-    pub directory: DiskDirectory,
-    /// What was found in it.
-    pub recovered: Vec<RecoveredBlock>,
-    /// Shape and number of the blocks.
+    /// Shape and number of the blocks: as many as the drives have together.
     pub layout: BlockLayout,
     /// How they are cut into tiles.
     pub tiling: SealTiling,
@@ -35,6 +34,22 @@ pub struct DiskBlocksOptions {
     pub fingerprint: Fingerprint,
     /// Name of the fingerprint, for people.
     pub label: String,
+    /// Where they lie.
+    pub drives: Vec<DriveOptions>,
+}
+
+/// What a [`Drive`] is made of.
+#[derive(Debug)]
+pub struct DriveOptions {
+    /// What people call it: its directory. Also decides which blocks go there, so it should not
+    /// change.
+    pub name: Arc<str>,
+    /// The most blocks that lie here, at least 1.
+    pub capacity: usize,
+    /// The directory, opened with the geometry of the blocks.
+    pub directory: DiskDirectory,
+    /// What was found in it.
+    pub recovered: Vec<RecoveredBlock>,
     /// Who reads and writes.
     pub io: Arc<dyn IoEngine>,
     /// Loads and stores at the drive at once, as `io` has them: as many staging buffers.
@@ -44,7 +59,7 @@ pub struct DiskBlocksOptions {
 /// A block that was there.
 #[derive(Clone, Debug)]
 pub struct RecoveredSlot {
-    /// Its slot. Slots count up from 0 in the order of the blocks.
+    /// Its slot. The slots of a drive count up in the order of its blocks.
     pub slot: SlotId,
     /// Its name.
     pub registration: Registration,
@@ -52,37 +67,57 @@ pub struct RecoveredSlot {
     pub root: SealRoot,
     /// When it was last used; only the order counts.
     pub last_use: u64,
+    /// When it was stored; only the order counts.
+    pub sequence: u64,
 }
 
 impl DiskBlocks {
-    /// Takes a directory over. The blocks that can be read here come back in the order in which
+    /// Takes directories over. The blocks that can be read here come back in the order in which
     /// they were stored, so that what a block continues comes before it.
     ///
     /// # Errors
     /// [`DiskError`], where the fingerprint cannot be entered.
     pub fn new(options: DiskBlocksOptions) -> Result<(Self, Vec<RecoveredSlot>), DiskError> {
-        let DiskBlocksOptions {
-            directory,
-            recovered,
-            layout,
-            tiling,
-            fingerprint,
-            label,
-            io,
-            threads,
-        } = options;
-        let id = directory.fingerprint(*fingerprint.as_bytes(), &label)?;
+        let DiskBlocksOptions { layout, tiling, fingerprint, label, mut drives } = options;
+        DiskDirectory::order_together(drives.iter_mut().map(|drive| &mut drive.directory));
+        let last_use = |block: &RecoveredBlock| block.record.last_use + 1;
+        let recovered = drives.iter().flat_map(|drive| &drive.recovered);
+        let uses = Arc::new(AtomicU64::new(recovered.map(last_use).max().unwrap_or(1)));
+        let candidates = drives.iter().map(|drive| Candidate::new(&drive.name, drive.capacity));
+        let candidates = candidates.collect();
+        let (mut opened, mut found, mut base) = (Vec::new(), Vec::new(), 0);
+        for drive in drives {
+            let facts = (layout.block_bytes(), fingerprint, &*label);
+            let (drive, blocks) = Drive::new(drive, facts, uses.clone())?;
+            let of_tier = |block: RecoveredSlot| RecoveredSlot { slot: base + block.slot, ..block };
+            found.extend(blocks.into_iter().map(of_tier));
+            base += drive.capacity() as SlotId;
+            opened.push(Arc::new(drive));
+        }
+        found.sort_by_key(|block| block.sequence);
+        let drives = opened.into();
+        Ok((Self { layout, tiling, drives, candidates }, found))
+    }
+}
+
+impl Drive {
+    fn new(
+        options: DriveOptions,
+        (block_bytes, fingerprint, label): (usize, Fingerprint, &str),
+        uses: Arc<AtomicU64>,
+    ) -> Result<(Self, Vec<RecoveredSlot>), DiskError> {
+        let DriveOptions { name, capacity, directory, recovered, io, threads } = options;
+        let id = directory.fingerprint(*fingerprint.as_bytes(), label)?;
         let set = directory.current();
         let entry = directory.sets().into_iter().find(|(known, ..)| *known == set);
         let (_, geometry, count, _) = entry.ok_or(DiskError::NoSuchSet { set })?;
-        let uses = recovered.iter().map(|block| block.record.last_use + 1).max().unwrap_or(1);
 
         let (mine, rest): (Vec<_>, Vec<_>) = recovered
             .into_iter()
             .partition(|block| block.slot.set == set && block.record.fingerprint == id);
         let (mut others, mut foreign): (Vec<_>, Vec<_>) =
             rest.into_iter().partition(|block| block.slot.set != set);
-        let mine = keep_newest(mine, layout.num_blocks(), &mut foreign);
+        let mine = keep_newest(mine, capacity, &mut foreign);
         for old in [&mut others, &mut foreign] {
             old.sort_unstable_by_key(|block| std::cmp::Reverse(block.sequence));
         }
@@ -96,23 +131,19 @@ impl DiskBlocks {
             foreign: foreign.iter().map(|block| block.slot.slot).collect(),
             others: unused(&directory, &others),
         };
-        let slots: Box<[AtomicU32]> =
-            (0..layout.num_blocks()).map(|_| AtomicU32::new(NONE)).collect();
+        let slots: Box<[AtomicU32]> = (0..capacity).map(|_| AtomicU32::new(NONE)).collect();
         for (place, block) in slots.iter().zip(&mine) {
             place.store(block.slot.slot, Ordering::Relaxed);
         }
-        let named = |(slot, block): (usize, &RecoveredBlock)| RecoveredSlot {
-            slot: slot as SlotId,
-            registration: registration(&block.record),
-            root: SealRoot::from_bytes(block.record.seal_root),
-            last_use: block.record.last_use,
-        };
-        let found = mine.iter().enumerate().map(named).collect();
+        let placed = mine.iter().enumerate();
+        let found: Vec<_> = placed.map(|(slot, block)| found_in(slot as SlotId, block)).collect();
         let staging =
             |threads| Staging::new(threads, usize::try_from(geometry.slot_bytes()).unwrap_or(0));
         let file = directory.data_file(set)?;
-        let (first_generation, used) = (directory.generation(), directory.used());
-        let blocks = Self {
+        let (base, used) = (directory.generation(), directory.used());
+        let era = Era { number: 0, fingerprint, label: label.into(), id: Some(id), base };
+        let drive = Self {
+            name,
             access: Mutex::new(Access {
                 opened: Some(Arc::new(Opened { directory, file })),
                 users: 0,
@@ -120,21 +151,24 @@ impl DiskBlocks {
             released: Condvar::new(),
             set,
             geometry,
-            layout,
-            tiling,
-            fingerprint,
-            fingerprint_id: id,
+            block_bytes,
+            eras: Mutex::new(Eras::new(era)),
+            turns: Mutex::default(),
+            turned: Condvar::new(),
             io,
             load_staging: staging(threads.0),
             store_staging: staging(threads.1),
             slots,
             room: Mutex::new(room),
+            returned: Mutex::default(),
             used: AtomicU64::new(used),
             touched: Mutex::default(),
-            uses: AtomicU64::new(uses),
-            first_generation,
+            uses,
+            found: found.len(),
+            written: AtomicU64::new(0),
+            hits: AtomicU64::new(0),
         };
-        Ok((blocks, found))
+        Ok((drive, found))
     }
 }
 
@@ -151,7 +185,7 @@ fn unused(directory: &DiskDirectory, blocks: &[RecoveredBlock]) -> Vec<DiskSlot>
 
 /// The blocks in the order of storing. Where there are more than `capacity`, as after the limit was
 /// lowered, those used longest ago go to the ones that are given up.
-fn keep_newest(
+pub(super) fn keep_newest(
     mut mine: Vec<RecoveredBlock>,
     capacity: usize,
     given_up: &mut Vec<RecoveredBlock>,
@@ -162,6 +196,17 @@ fn keep_newest(
     }
     mine.sort_unstable_by_key(|block| block.sequence);
     mine
+}
+
+/// A block that was found and is given that slot.
+pub(super) fn found_in(slot: SlotId, block: &RecoveredBlock) -> RecoveredSlot {
+    RecoveredSlot {
+        slot,
+        registration: registration(&block.record),
+        root: SealRoot::from_bytes(block.record.seal_root),
+        last_use: block.record.last_use,
+        sequence: block.sequence,
+    }
 }
 
 fn registration(record: &DiskRecord) -> Registration {

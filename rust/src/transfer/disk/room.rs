@@ -1,6 +1,6 @@
 //! Which slots of the directory are whose.
 
-use super::blocks::{DiskBlocks, NONE};
+use super::drive::{Drive, NONE};
 use crate::{
     eviction::SlotId,
     io::IoError,
@@ -25,7 +25,7 @@ pub(super) struct Room {
     pub(super) others: Vec<DiskSlot>,
 }
 
-impl DiskBlocks {
+impl Drive {
     /// The directory's slot of a slot, which gets one if it has none.
     pub(super) fn settle(
         &self,
@@ -45,6 +45,7 @@ impl DiskBlocks {
     }
 
     fn find(&self, directory: &DiskDirectory, room: &mut Room) -> Result<u32, DiskError> {
+        room.free.append(&mut self.returned.lock());
         loop {
             let tried = self.vacant(directory, room);
             let full = match tried {

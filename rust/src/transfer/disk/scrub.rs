@@ -1,6 +1,6 @@
 //! Whether a slot can be trusted again.
 
-use super::blocks::DiskBlocks;
+use super::drive::Drive;
 use crate::{
     eviction::SlotId,
     io::{AlignedBuffer, read_full, write_full},
@@ -8,16 +8,19 @@ use crate::{
     sync::Arc,
 };
 
-impl DiskBlocks {
+impl Drive {
     /// Writes patterns to a slot that its caller owns and reads them back, on the calling thread;
     /// whether the drive took and gave them as they are. The slot has no record afterwards.
-    pub(crate) fn holds_patterns(self: &Arc<Self>, slot: SlotId) -> bool {
+    pub(super) fn holds_patterns(self: &Arc<Self>, slot: SlotId) -> bool {
         self.try_patterns(slot).unwrap_or(false)
     }
 
     fn try_patterns(self: &Arc<Self>, slot: SlotId) -> Result<bool, DiskError> {
         let Some(open) = self.open() else { return Ok(false) };
         let (directory, file) = open.parts()?;
+        if !self.is_read() {
+            return Ok(false);
+        }
         let place = self.settle(directory, slot)?;
         directory.tombstone(&[place])?;
         let offset = self.offset(place);

@@ -3,11 +3,13 @@
 
 use std::slice;
 
-use super::{blocks::DiskBlocks, pass};
+use super::{blocks::DiskBlocks, drive::Drive, pass};
 use crate::{
+    config::Tier,
+    eviction::SlotId,
     io::{IoError, read_full, write_full},
     storage::disk::DiskError,
-    sync::{Arc, Mutex},
+    sync::{Arc, Mutex, atomic::Ordering},
     transfer::{BlockMemory, BlockPair, BlockPlace, Job, TransferError, sum_block},
 };
 
@@ -55,23 +57,33 @@ impl Task {
             return Err(TransferError::EngineStopped);
         };
         match (plan.from(), plan.to()) {
-            (BlockPlace::Memory(memory), BlockPlace::Disk(disk)) => self.store(memory, disk, pair),
+            (BlockPlace::Memory(memory), BlockPlace::Disk(disk)) => {
+                self.store(memory, disk, pair).map_err(|error| match error {
+                    // A reset, or a switch of fingerprints, since its slot was allocated.
+                    TransferError::Disk(DiskError::WrongGeneration { .. }) => {
+                        TransferError::Stale { tier: Tier::Disk, block_id: pair.to }
+                    }
+                    error => error,
+                })
+            }
             (BlockPlace::Disk(disk), BlockPlace::Memory(memory)) => load(disk, memory, pair),
             _ => Err(plan.not_served("disk")),
         }
     }
 
-    fn store(&self, memory: &BlockMemory, disk: &Arc<DiskBlocks>, pair: BlockPair) -> Outcome {
+    fn store(&self, memory: &BlockMemory, disk: &DiskBlocks, pair: BlockPair) -> Outcome {
         let label = self.job.plan().label(pair.to).copied();
         let label = label.ok_or_else(|| self.job.plan().not_served("disk"))?;
-        let open = disk.open().ok_or(TransferError::EngineStopped)?;
+        let (drive, to) = at(disk, pair.to)?;
+        let open = drive.open().ok_or(TransferError::EngineStopped)?;
         let (directory, file) = open.parts()?;
-        let slot = disk.settle(directory, pair.to)?;
+        let (era, fingerprint) = drive.era_of(directory, label.generation)?;
+        let slot = drive.settle(directory, to)?;
         directory.tombstone(&[slot])?;
 
-        let mut staging = disk.store_staging.take().ok_or_else(no_staging)?;
-        let block_bytes = disk.layout.block_bytes();
-        let (payload, sums_page) = staging.split_at_mut(disk.geometry.padded_payload() as usize);
+        let mut staging = drive.store_staging.take().ok_or_else(no_staging)?;
+        let block_bytes = drive.block_bytes;
+        let (payload, sums_page) = staging.split_at_mut(drive.geometry.padded_payload() as usize);
         let in_place = pass::in_place(memory, pair.from);
         let sums = if in_place.is_some() {
             // SAFETY: the plan keeps its source from being written until the report; `submit` has
@@ -92,19 +104,22 @@ impl Task {
             Some(start) => unsafe { slice::from_raw_parts(start.cast_const(), block_bytes) },
             None => &*payload,
         };
-        write_full(file, &[payload, sums_page], disk.offset(slot)).map_err(DiskError::from)?;
-        let record = disk.record(&label.registration, label.generation, &sums)?;
+        drive.written.fetch_add(drive.bytes_per_store(), Ordering::Relaxed);
+        write_full(file, &[payload, sums_page], drive.offset(slot)).map_err(DiskError::from)?;
+        let record =
+            drive.record((&era, fingerprint), &label.registration, label.generation, &sums)?;
         directory.write_records(&[(slot, record)])?;
         Ok(sums)
     }
 }
 
-fn load(disk: &Arc<DiskBlocks>, memory: &BlockMemory, pair: BlockPair) -> Outcome {
-    let open = disk.open().ok_or(TransferError::EngineStopped)?;
+fn load(disk: &DiskBlocks, memory: &BlockMemory, pair: BlockPair) -> Outcome {
+    let (drive, from) = at(disk, pair.from)?;
+    let open = drive.open().ok_or(TransferError::EngineStopped)?;
     let (_, file) = open.parts()?;
-    let slot = disk.slot(pair.from).ok_or(TransferError::EngineStopped)?;
-    let offset = disk.offset(slot);
-    let block_bytes = disk.layout.block_bytes();
+    let slot = drive.slot(from).ok_or(TransferError::EngineStopped)?;
+    let offset = drive.offset(slot);
+    let block_bytes = drive.block_bytes;
     let sums = if let Some(start) = pass::in_place(memory, pair.to) {
         // SAFETY: `in_place` gives the run of the whole block, and the plan keeps everybody else
         // from touching it until the report; `submit` has checked that the memory is accessible.
@@ -113,14 +128,19 @@ fn load(disk: &Arc<DiskBlocks>, memory: &BlockMemory, pair: BlockPair) -> Outcom
         // SAFETY: as above.
         unsafe { sum_block(memory, pair.to) }?
     } else {
-        let mut staging = disk.load_staging.take().ok_or_else(no_staging)?;
-        let run = &mut staging[..disk.geometry.padded_payload() as usize];
+        let mut staging = drive.load_staging.take().ok_or_else(no_staging)?;
+        let run = &mut staging[..drive.geometry.padded_payload() as usize];
         read_full(file, &mut [&mut *run], offset).map_err(DiskError::from)?;
         // SAFETY: as above.
         unsafe { pass::scatter(memory, pair.to, run) }?
     };
-    disk.touch(pair.from);
+    drive.touch(from);
     Ok(sums)
+}
+
+/// The drive of a slot.
+fn at(disk: &DiskBlocks, slot: SlotId) -> Result<(&Arc<Drive>, SlotId), TransferError> {
+    disk.at(slot).ok_or(TransferError::EngineStopped)
 }
 
 /// There is a buffer for each thread.

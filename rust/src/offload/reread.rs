@@ -1,0 +1,115 @@
+//! Blocks of another fingerprint found again on the drives of a tier.
+//!
+//! A tier that switches forgets its blocks in memory at once; what its drives hold under the new
+//! fingerprint is read afterwards, without anybody being kept from anything but storing there. A
+//! reset or another switch in between is noticed when slots for the blocks are taken: from then on
+//! the slots' own generation tells.
+
+use std::{
+    cmp::Reverse,
+    iter::repeat_n,
+    thread,
+    time::{Duration, Instant},
+};
+
+use super::TierBlocks;
+use crate::{
+    pool::{ImmutableSlots, MutableSlots, PoolError},
+    storage::disk::DiskError,
+    sync::Arc,
+    transfer::disk::{Reading, RecoveredSlot},
+};
+
+/// How long a reading that nobody waits for waits for a drive.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+impl TierBlocks {
+    /// Whether blocks can be stored here: the drives are read. Where some are not, that is begun.
+    pub(super) fn takes_stores(self: &Arc<Self>) -> bool {
+        let Some(disk) = self.disk() else { return true };
+        if disk.wants_reading() {
+            let tier = self.clone();
+            let read = move || {
+                if let Err(error) = tier.read_again(Instant::now() + PATIENCE) {
+                    tracing::debug!(%error, "disk");
+                }
+            };
+            // Without a thread now, the next store tries again.
+            let _ = thread::Builder::new().name("dynamo-reread".to_owned()).spawn(read);
+        }
+        disk.is_read()
+    }
+
+    /// Reads the drives that have not been read for the present fingerprint; returns how many blocks
+    /// were found. Waits until `until` at most.
+    ///
+    /// # Errors
+    /// What the first of the drives says of which that is not known; the others are read.
+    pub(crate) fn read_again(&self, until: Instant) -> Result<usize, DiskError> {
+        let Some(disk) = self.disk() else { return Ok(0) };
+        let mut found = 0;
+        loop {
+            let pool = self.pool().clone();
+            let (readings, said) = disk.read_again(until, move || pool.set_apart());
+            let all = readings.is_empty();
+            found += self.adopt(readings);
+            said?;
+            // What was overtaken by a reset or a switch is read again.
+            if all {
+                return Ok(found);
+            }
+        }
+    }
+
+    /// Registers what was found; returns how many blocks.
+    fn adopt(&self, readings: Vec<Reading>) -> usize {
+        let (mut blocks, mut adopted) = (Vec::new(), Vec::new());
+        for mut reading in readings {
+            let slots = self.slots_of(&reading);
+            if reading.holds(slots.generation()) {
+                let placed = reading.place(slots.ids());
+                blocks.extend(slots.into_singles().zip(placed));
+                adopted.push(reading);
+            }
+        }
+        // So that what a block continues comes before it.
+        blocks.sort_by_key(|(_, block)| block.sequence);
+        let (slots, found): (Vec<_>, Vec<_>) = blocks.into_iter().unzip();
+        let registered = MutableSlots::join(slots).map(|slots| self.register_found(slots, &found));
+        if let Some(Err(error)) = &registered {
+            tracing::debug!(%error, "found blocks were forgotten");
+        }
+        adopted.into_iter().for_each(Reading::finish);
+        if matches!(registered, Some(Ok(()))) { found.len() } else { 0 }
+    }
+
+    /// Slots for the blocks of a drive, as many as there are.
+    fn slots_of(&self, reading: &Reading) -> MutableSlots {
+        let section = self.pool().section_of(reading.first_slot());
+        let wanted: Vec<usize> = repeat_n(section, reading.len()).flatten().collect();
+        let slots = self.pool().allocate_in(&wanted).into_iter().flatten();
+        MutableSlots::join(slots).unwrap_or_else(|| self.pool().allocate_up_to(0))
+    }
+
+    /// Registers blocks that were found on a drive, in slots that stand for them there: inactive,
+    /// those used longest ago the first to go. Each is a candidate until a load has verified it.
+    ///
+    /// # Errors
+    /// [`PoolError`], where the slots are not what they were taken for.
+    pub(super) fn register_found(
+        &self,
+        slots: MutableSlots,
+        found: &[RecoveredSlot],
+    ) -> Result<(), PoolError> {
+        for (block, &slot) in found.iter().zip(slots.ids()) {
+            self.put_root(slot, block.root);
+        }
+        let registrations: Vec<_> = found.iter().map(|block| block.registration).collect();
+        let blocks = self.pool().register(slots, &registrations).map_err(|(error, _)| error)?;
+        let mut blocks: Vec<_> = blocks.into_singles().zip(found).collect();
+        // One release of all, the last first: what was used longest ago, suffixes before prefixes.
+        blocks.sort_by_key(|(_, block)| Reverse(block.last_use));
+        drop(ImmutableSlots::join(blocks.into_iter().map(|(block, _)| block)));
+        Ok(())
+    }
+}
