@@ -71,7 +71,7 @@ $(MDBOOK):
 	  --features search --root $(dir $(@D)) mdbook
 
 .PHONY: crash
-crash: ## kill a process that stores blocks, a thousand times, and look at what it left
+crash: ## a process that stores blocks is killed a thousand times; what it left is damaged and checked
 	DYNAMO_TEST_CRASH_ROUNDS=1000 cargo test --release --locked --test crash -- --nocapture
 
 .PHONY: bench

@@ -1,12 +1,18 @@
 //! The disk tier from outside: what survives, what is refused, what a bad drive costs.
 
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, clippy::print_stdout, clippy::print_stderr)]
 
 #[path = "disk_tier/rig.rs"]
 mod rig;
 
 mod disk_tier {
+    mod damage;
     mod failures;
+    mod hung;
     mod identity;
+    mod mending;
+    mod phases;
     mod restart;
+    mod room;
+    mod tools;
 }

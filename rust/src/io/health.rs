@@ -1,7 +1,8 @@
 //! Whether a lane can be used.
 //!
-//! A run of failures that speak against the drive makes a lane sick; any success ends the run. A sick
-//! lane refuses at once, so that callers go on without it. After a while one request is let through on
+//! A run of failures that speak against the drive makes a lane sick; any success ends the run. So do
+//! operations that are stuck at the same time, as many as that, or as there are threads: whatever
+//! succeeded in between, nobody is left to succeed again. A sick lane refuses at once, so that callers go on without it. After a while one request is let through on
 //! trial: if it comes back well the lane is good again, if not the wait doubles, up to a limit. Loads
 //! and stores are judged apart: a drive that went read-only still serves.
 
@@ -14,7 +15,7 @@ use crate::sync::Arc;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct HealthOptions {
-    /// Failures in a row that make a lane sick; at least 1.
+    /// Failures in a row, or operations stuck at once, that make a lane sick; at least 1.
     pub failures: u32,
     /// How long an operation may be under way before it counts as a failure.
     pub stuck_after: Duration,
@@ -141,12 +142,7 @@ impl Monitor {
             (None, Outcome::Failed(cause)) => {
                 self.failures += 1;
                 if self.failures >= self.options.failures.max(1) {
-                    let wait = self.options.probe_after;
-                    let cause = Arc::new((*cause).clone());
-                    tracing::warn!(lane = %self.lane, %cause, "lane switched off");
-                    let probe_at = now + wait;
-                    let since = now;
-                    self.sick = Some(Sick { since, cause, probe_at, wait, on_trial: false });
+                    self.fall_sick(cause, now);
                     return true;
                 }
             }
@@ -166,6 +162,27 @@ impl Monitor {
             (_, Outcome::Neutral) | (Some(_), _) => {}
         }
         false
+    }
+
+    /// Takes note of how many operations are stuck, of at most `threads` at once.
+    pub(super) fn note_stuck(
+        &mut self,
+        stuck: usize,
+        threads: usize,
+        cause: &IoError,
+        now: Instant,
+    ) {
+        let failures = usize::try_from(self.options.failures.max(1)).unwrap_or(usize::MAX);
+        if self.sick.is_none() && stuck >= failures.min(threads) {
+            self.fall_sick(cause, now);
+        }
+    }
+
+    fn fall_sick(&mut self, cause: &IoError, now: Instant) {
+        let wait = self.options.probe_after;
+        let cause = Arc::new(cause.clone());
+        tracing::warn!(lane = %self.lane, %cause, "lane switched off");
+        self.sick = Some(Sick { since: now, cause, probe_at: now + wait, wait, on_trial: false });
     }
 }
 

@@ -52,6 +52,7 @@ impl Counters {
             TransferError::Cancelled | TransferError::DeadlineExceeded => &self.given_up,
             TransferError::VerificationFailed { .. } => &self.verification,
             TransferError::NoRoom { .. } => &self.no_room,
+            error if error.lacks_room() => &self.no_room,
             TransferError::Stale { .. } => &self.stale,
             TransferError::Declined { .. } => &self.declined,
             _ => &self.other,

@@ -23,6 +23,7 @@ mod flights;
 mod lane;
 mod load;
 mod lookup;
+mod mend;
 mod pump;
 mod queue;
 mod reread;

@@ -101,18 +101,23 @@ impl StoreEdge {
             pumping: Pumping::No,
             closed: false,
         };
-        Self {
-            inner: Arc::new(Inner {
-                lane: Lane { from: upper, to: lower, engine },
-                onward,
-                timer,
-                resets,
-                in_flight_blocks: options.in_flight_blocks,
-                background: Arc::new(Ticket::new(None)),
-                counters: Counters::default(),
-                state: Mutex::new(state),
-            }),
-        }
+        let inner = Arc::new(Inner {
+            lane: Lane { from: upper, to: lower, engine },
+            onward,
+            timer,
+            resets,
+            in_flight_blocks: options.in_flight_blocks,
+            background: Arc::new(Ticket::new(None)),
+            counters: Counters::default(),
+            state: Mutex::new(state),
+        });
+        let edge = Arc::downgrade(&inner);
+        inner.lane.to.when_mended(move || {
+            if let Some(edge) = edge.upgrade() {
+                edge.pump();
+            }
+        });
+        Self { inner }
     }
 
     /// Queues blocks of the upper tier to be written through when there is time. What does not fit
@@ -338,10 +343,12 @@ impl Inner {
             Ok(sums) => self.publish(&source, target, errand.registration, sums),
             Err(error) => {
                 // Before anybody is told.
-                if error.blames_target() {
-                    target.quarantine();
-                } else {
-                    drop(target);
+                let another_may_do = self.lane.to.missed(target, &error);
+                if another_may_do && errand.queued.is_some() {
+                    let tier = self.lane.to.tier();
+                    self.refuse(Outgoing { source, errand }, TransferError::NoRoom { tier });
+                    self.pump();
+                    return;
                 }
                 // Whatever happened: nobody wants it any more.
                 Err(if source.are_current() == [true] { error } else { self.stale(&source) })
@@ -362,6 +369,7 @@ impl Inner {
         match result {
             Ok(()) => {
                 self.counters.arrived(self.lane.to.layout().block_bytes());
+                self.lane.to.stored();
                 self.answer(errand.flight, &Ok(Arrival::Copied));
             }
             Err(error) => self.fail(errand.flight, error),

@@ -6,7 +6,7 @@ use std::{
     iter::{repeat, repeat_with},
 };
 
-use super::{Admission, fingerprint::CurrentFingerprint, seals::SealTable};
+use super::{Admission, fingerprint::CurrentFingerprint, mend::Mender, seals::SealTable};
 use crate::{
     config::Tier,
     eviction::SlotId,
@@ -35,6 +35,8 @@ pub struct TierBlocks {
     seals: Option<SealTable>,
     /// Where its drives may write only so much.
     admission: Option<Admission>,
+    /// Where its slots lie on drives.
+    mender: Option<Arc<Mender>>,
 }
 
 impl TierBlocks {
@@ -44,7 +46,8 @@ impl TierBlocks {
         memory: Arc<BlockMemory>,
         fingerprint: CurrentFingerprint,
     ) -> Self {
-        Self { pool, place: memory.into(), fingerprint, seals: None, admission: None }
+        let (admission, mender) = (None, None);
+        Self { pool, place: memory.into(), fingerprint, seals: None, admission, mender }
     }
 
     /// A tier whose blocks are sealed as they arrive, from above or from whoever fills them.
@@ -55,7 +58,8 @@ impl TierBlocks {
     ) -> Self {
         let tiles = memory.tiling().tiles();
         let seals = Some(SealTable::new(pool.capacity(), tiles));
-        Self { pool, place: memory.into(), fingerprint, seals, admission: None }
+        let (admission, mender) = (None, None);
+        Self { pool, place: memory.into(), fingerprint, seals, admission, mender }
     }
 
     /// A tier on drives, with the blocks that were found there: inactive, those used longest ago
@@ -77,7 +81,8 @@ impl TierBlocks {
         if !slots.ids().iter().eq(found.iter().map(|found| &found.slot)) {
             return Err(PoolError::ForeignHandle { tier: pool.tier() });
         }
-        let tier = Self { pool, place: disk.into(), fingerprint, seals, admission };
+        let mender = Some(Mender::new(pool.clone(), disk.clone()));
+        let tier = Self { pool, place: disk.into(), fingerprint, seals, admission, mender };
         tier.register_found(slots, found)?;
         Ok(tier)
     }
@@ -202,7 +207,11 @@ impl TierBlocks {
         };
         let wanted = homes.iter().zip(&admitted).filter(|(_, admitted)| **admitted);
         let wanted: Vec<usize> = wanted.map(|(&home, _)| home).collect();
-        let mut slots = self.pool.allocate_in(&wanted).into_iter();
+        let slots = self.pool.allocate_in(&wanted);
+        if slots.iter().any(Option::is_none) {
+            self.wanted();
+        }
+        let mut slots = slots.into_iter();
         let each = homes.into_iter().zip(blocks).zip(admitted);
         each.map(|((home, block), admitted)| {
             if !admitted {
@@ -243,14 +252,58 @@ impl TierBlocks {
         }
     }
 
-    /// A block whose bytes are not its own any more is out of use, here and after a restart.
+    /// A block whose bytes are not its own any more is out of use, here and after a restart. On a
+    /// drive its slot comes back when it proves sound.
     pub(super) fn condemn(&self, block: ImmutableSlots) {
-        let ids: Vec<SlotId> = block.ids().to_vec();
+        // Held until its record is erased, so that the slot is nobody else's by then.
+        let held = block.clone();
         block.quarantine();
-        for id in ids {
-            if let Some(disk) = self.disk() {
-                disk.erase(id, Box::new(()));
+        let Some((disk, mender)) = self.disk().zip(self.mender.as_ref()) else { return };
+        for block in held.into_singles() {
+            let (slot, mender) = (block.ids()[0], mender.clone());
+            disk.erase(slot, Box::new(Erased { block: Some(block), mender }));
+        }
+    }
+
+    /// A slot that a store failed to fill: free again, unless it is to blame or lacks room. Whether
+    /// the block may find room in another: in one that has some already.
+    pub(super) fn missed(&self, slots: MutableSlots, error: &TransferError) -> bool {
+        let Some((disk, mender)) = self.disk().zip(self.mender.as_ref()) else { return false };
+        if error.lacks_room() {
+            // Where even a slot with room of its own cannot be written another would fare no
+            // better, and cost the block that is in it.
+            let without = slots.ids().iter().all(|&id| !disk.has_room(id));
+            mender.set_aside(slots);
+            return without;
+        }
+        if error.blames_target() {
+            let ids: Vec<SlotId> = slots.ids().to_vec();
+            slots.quarantine();
+            for id in ids {
+                mender.blame(id);
             }
+        }
+        false
+    }
+
+    /// Has `call` called, on a thread of the drive's, whenever a slot has come back.
+    pub(super) fn when_mended(&self, call: impl Fn() + Send + Sync + 'static) {
+        if let Some(mender) = &self.mender {
+            mender.when_mended(Arc::new(call));
+        }
+    }
+
+    /// A store has arrived.
+    pub(super) fn stored(&self) {
+        if let Some(mender) = &self.mender {
+            mender.stored();
+        }
+    }
+
+    /// A store found too few slots.
+    fn wanted(&self) {
+        if let Some(mender) = &self.mender {
+            mender.wanted();
         }
     }
 
@@ -372,11 +425,15 @@ impl TierBlocks {
 
     /// Tests quarantined slots with two patterns and puts those that hold them back into service, on
     /// the calling thread. Returns (returned, still quarantined); memory that the CPU cannot reach
-    /// is not tested.
+    /// is not tested, and a slot that failed twice stays out of use. Slots on a drive are tested
+    /// without being asked for, in time.
     pub fn scrub(&self) -> (usize, usize) {
         let holds = |slot: &MutableSlots| match (&self.place, self.reachable()) {
             (_, Ok(memory)) => holds_patterns(memory, slot),
-            (BlockPlace::Disk(disk), _) => slot.ids().iter().all(|&id| disk.holds_patterns(id)),
+            (BlockPlace::Disk(disk), _) => slot.ids().iter().all(|&id| {
+                let retired = self.mender.as_ref().is_some_and(|mender| mender.is_retired(id));
+                !retired && disk.holds_patterns(id)
+            }),
             _ => false,
         };
         let quarantined = self.pool.take_quarantined();
@@ -384,12 +441,31 @@ impl TierBlocks {
         for slot in quarantined.into_singles() {
             if holds(&slot) {
                 good += 1;
+                if let Some(mender) = &self.mender {
+                    slot.ids().iter().for_each(|&id| mender.returned(id));
+                }
             } else {
                 bad += 1;
                 slot.quarantine();
             }
         }
         (good, bad)
+    }
+}
+
+/// A condemned block whose record has been erased, or cannot be now, when this is dropped.
+struct Erased {
+    block: Option<ImmutableSlots>,
+    mender: Arc<Mender>,
+}
+
+impl Drop for Erased {
+    fn drop(&mut self) {
+        if let Some(block) = self.block.take() {
+            let slot = block.ids()[0];
+            drop(block);
+            self.mender.blame(slot);
+        }
     }
 }
 

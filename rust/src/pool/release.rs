@@ -96,6 +96,18 @@ impl State {
         }
     }
 
+    /// Takes one quarantined slot as a mutable one; `false` when it is not quarantined.
+    pub(super) fn take_quarantined_slot(&mut self, id: SlotId) -> bool {
+        let taken = self.slots.get(id as usize).is_some_and(|s| s.life == Life::Quarantined);
+        if taken {
+            self.slot(id).life = Life::Mutable;
+            let section = self.sections.of(id);
+            section.quarantined -= 1;
+            section.mutable += 1;
+        }
+        taken
+    }
+
     /// Puts mutable slots out of use.
     pub(super) fn quarantine_mutable(&mut self, ids: &[SlotId]) {
         for &id in ids {

@@ -240,6 +240,15 @@ impl SlotPool {
         })
     }
 
+    /// Takes one quarantined slot, to test its memory, as [`take_quarantined`](Self::take_quarantined)
+    /// takes all. `None` when it is not quarantined; one that still has readers is not yet.
+    pub(crate) fn take_quarantined_slot(&self, id: SlotId) -> Option<MutableSlots> {
+        self.with(|state| {
+            let taken = state.take_quarantined_slot(id);
+            taken.then(|| MutableSlots::new(self.clone(), Ids::from_iter([id]), state.generation))
+        })
+    }
+
     /// Slots that an allocation can have now: free and inactive.
     pub fn available(&self) -> usize {
         self.with(|state| state.available())

@@ -137,14 +137,16 @@ impl TransferError {
         matches!(self, Self::Disk(DiskError::Io(IoError::Device { .. } | IoError::Short { .. })))
     }
 
-    /// Whether the slot that was written is of no use now, though it is free.
+    /// Whether it speaks against the slot that was written.
     pub(crate) fn blames_target(&self) -> bool {
+        matches!(self, Self::Disk(DiskError::Io(IoError::Device { .. })))
+    }
+
+    /// Whether there was no room for the slot that was to be written.
+    pub(crate) fn lacks_room(&self) -> bool {
         matches!(
             self,
-            Self::Disk(
-                DiskError::Io(IoError::NoSpace { .. } | IoError::Device { .. })
-                    | DiskError::LimitReached { .. }
-            )
+            Self::Disk(DiskError::Io(IoError::NoSpace { .. }) | DiskError::LimitReached { .. })
         )
     }
 }

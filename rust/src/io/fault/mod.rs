@@ -1,16 +1,18 @@
 //! Volumes that misbehave on purpose, for tests and drills.
 //!
-//! * [`FaultVolume`] wears any volume: errors, short transfers, torn writes, delays, all by seed; and
-//!   it can hang until told to go on.
+//! * [`FaultVolume`] wears any volume: errors, short transfers, torn writes, delays and hangs, all by
+//!   seed; it can stall as a whole until told to go on, and has bad sectors where told to.
 //! * [`MemoryVolume`] lies in memory and knows, sector by sector, what was made durable and what was
 //!   not: it can be stopped at any operation, and gives the volume that would be found after the
 //!   process was killed, or after the power failed.
 
 mod memory;
+mod mood;
 mod volume;
 
 pub use memory::{Crash, MemoryVolume, SECTOR};
-pub use volume::{FaultVolume, Faults};
+pub use mood::Faults;
+pub use volume::FaultVolume;
 
 /// A bijective mixer (the finaliser of `SplitMix64`).
 fn mix(value: u64) -> u64 {

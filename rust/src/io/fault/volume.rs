@@ -1,54 +1,15 @@
 //! A decorator for any volume.
 //!
-//! Which operations are hit depends on the seed and their running number alone, so that a run of one
-//! thread can be repeated.
+//! A drive that is stalled answers nothing at all; every other fault concerns reads, writes and
+//! syncs. The length of a file is always known: the system has it in memory.
 
 use std::fmt;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::ops::Range;
-use std::thread;
-use std::time::Duration;
 
-use super::mix;
+use super::mood::{Fault, Faults, Mood};
 use crate::io::{FileOp, IoError, IoFile, IoMode, OpenFile, Volume};
-use crate::sync::{
-    Arc, Condvar, Mutex,
-    atomic::{AtomicU64, Ordering},
-};
-
-/// What goes wrong, and how often. Reads, writes and syncs are hit.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Faults {
-    /// Decides which operations are hit.
-    pub seed: u64,
-    /// The one operation that is hit; `None`: all.
-    pub only: Option<FileOp>,
-    /// Share of operations that fail, 0 to 1.
-    pub errors: f64,
-    /// The code of the system that they fail with.
-    pub code: i32,
-    /// Share of transfers that move only a part and say so, 0 to 1.
-    pub shorts: f64,
-    /// Share of writes of which only a part lands although all is said to, 0 to 1.
-    pub tears: f64,
-    /// How long each operation takes in addition.
-    pub latency: Duration,
-}
-
-impl Faults {
-    /// No faults; set the fields that should be otherwise.
-    pub fn none(seed: u64) -> Self {
-        Self {
-            seed,
-            only: None,
-            errors: 0.0,
-            code: libc::EIO,
-            shorts: 0.0,
-            tears: 0.0,
-            latency: Duration::ZERO,
-        }
-    }
-}
+use crate::sync::{Arc, atomic::Ordering};
 
 /// A volume in a bad mood; see the module documentation.
 pub struct FaultVolume {
@@ -56,31 +17,10 @@ pub struct FaultVolume {
     mood: Arc<Mood>,
 }
 
-struct Mood {
-    faults: Mutex<Faults>,
-    operations: AtomicU64,
-    injected: AtomicU64,
-    stalled: Mutex<bool>,
-    resumed: Condvar,
-}
-
-enum Fault {
-    None,
-    Short,
-    Tear,
-}
-
 impl FaultVolume {
     /// `inner` with `faults`.
     pub fn new(inner: Arc<dyn Volume>, faults: Faults) -> Self {
-        let mood = Mood {
-            faults: Mutex::new(faults),
-            operations: AtomicU64::new(0),
-            injected: AtomicU64::new(0),
-            stalled: Mutex::new(false),
-            resumed: Condvar::new(),
-        };
-        Self { inner, mood: Arc::new(mood) }
+        Self { inner, mood: Arc::new(Mood::new(faults)) }
     }
 
     /// Other faults from the next operation on.
@@ -88,54 +28,43 @@ impl FaultVolume {
         *self.mood.faults.lock() = faults;
     }
 
-    /// Reads, writes and syncs do not return until [`resume`](Self::resume): a drive that hangs.
+    /// Nothing returns until [`resume`](Self::resume): a drive that hangs.
     pub fn stall(&self) {
-        *self.mood.stalled.lock() = true;
+        self.mood.stall();
     }
 
-    /// Lets everything go on.
+    /// Lets everything go on, also what hangs by the seed.
     pub fn resume(&self) {
-        *self.mood.stalled.lock() = false;
-        self.mood.resumed.notify_all();
+        self.mood.resume();
+    }
+
+    /// Operations that hang now.
+    pub fn hanging(&self) -> usize {
+        self.mood.hanging()
+    }
+
+    /// Whether room can be reserved and given back; otherwise `EOPNOTSUPP`.
+    pub fn set_abilities(&self, allocate: bool, punch: bool) {
+        self.mood.no_allocate.store(!allocate, Ordering::Relaxed);
+        self.mood.no_punch.store(!punch, Ordering::Relaxed);
+    }
+
+    /// From now on reads that touch `range` of a file fail with `EIO`: a bad sector. One that `heals`
+    /// is good again once a single write has covered it, as where the drive puts a spare one in its
+    /// place; others stay bad.
+    ///
+    /// # Errors
+    ///
+    /// Those of opening the file, which must be there.
+    pub fn damage(&self, name: &str, range: Range<u64>, heals: bool) -> Result<(), IoError> {
+        let file = self.inner.open(name, OpenFile::default())?;
+        self.mood.damage(file.path().clone(), range, heals);
+        Ok(())
     }
 
     /// Operations that were hit so far.
     pub fn injected(&self) -> u64 {
         self.mood.injected.load(Ordering::Relaxed)
-    }
-}
-
-impl Mood {
-    /// Waits as it is told to, and decides what becomes of the next operation.
-    fn next(&self, op: FileOp) -> io::Result<Fault> {
-        let faults = self.faults.lock().clone();
-        let mut stalled = self.stalled.lock();
-        while *stalled {
-            stalled = self.resumed.wait(stalled);
-        }
-        drop(stalled);
-        if faults.only.is_some_and(|only| only != op) {
-            return Ok(Fault::None);
-        }
-        if !faults.latency.is_zero() {
-            thread::sleep(faults.latency);
-        }
-        let mut random = mix(faults.seed ^ mix(self.operations.fetch_add(1, Ordering::Relaxed)));
-        let mut hit = |share: f64| {
-            random = mix(random);
-            (random >> 11) as f64 / ((1_u64 << 53) as f64) < share
-        };
-        let fault = if hit(faults.errors) {
-            Err(io::Error::from_raw_os_error(faults.code))
-        } else if op != FileOp::Sync && hit(faults.shorts) {
-            Ok(Fault::Short)
-        } else if op == FileOp::Write && hit(faults.tears) {
-            Ok(Fault::Tear)
-        } else {
-            return Ok(Fault::None);
-        };
-        self.injected.fetch_add(1, Ordering::Relaxed);
-        fault
     }
 }
 
@@ -145,19 +74,23 @@ impl Volume for FaultVolume {
     }
 
     fn names(&self) -> Result<Vec<String>, IoError> {
+        self.mood.pass(false);
         self.inner.names()
     }
 
     fn open(&self, name: &str, how: OpenFile) -> Result<Arc<dyn IoFile>, IoError> {
+        self.mood.pass(false);
         let inner = self.inner.open(name, how)?;
         Ok(Arc::new(FaultFile { inner, mood: self.mood.clone() }))
     }
 
     fn remove(&self, name: &str) -> Result<(), IoError> {
+        self.mood.pass(false);
         self.inner.remove(name)
     }
 
     fn sync(&self) -> Result<(), IoError> {
+        self.mood.pass(false);
         self.inner.sync()
     }
 }
@@ -186,10 +119,11 @@ impl IoFile for FaultFile {
     }
 
     fn read_at(&self, buffers: &mut [IoSliceMut<'_>], offset: u64) -> io::Result<usize> {
-        let Fault::Short = self.mood.next(FileOp::Read)? else {
-            return self.inner.read_at(buffers, offset);
-        };
-        let mut left = self.half(buffers.iter().map(|buffer| buffer.len()).sum());
+        let fault = self.mood.next(FileOp::Read)?;
+        let total: usize = buffers.iter().map(|buffer| buffer.len()).sum();
+        self.mood.read(self.path(), offset..offset + total as u64)?;
+        let Fault::Short = fault else { return self.inner.read_at(buffers, offset) };
+        let mut left = self.half(total);
         let mut some = Vec::new();
         for buffer in buffers {
             let len = left.min(buffer.len());
@@ -204,7 +138,9 @@ impl IoFile for FaultFile {
     fn write_at(&self, buffers: &[IoSlice<'_>], offset: u64) -> io::Result<usize> {
         let fault = self.mood.next(FileOp::Write)?;
         if let Fault::None = fault {
-            return self.inner.write_at(buffers, offset);
+            let written = self.inner.write_at(buffers, offset)?;
+            self.mood.written(self.path(), &(offset..offset + written as u64));
+            return Ok(written);
         }
         let total = buffers.iter().map(|buffer| buffer.len()).sum();
         let mut left = self.half(total);
@@ -226,14 +162,23 @@ impl IoFile for FaultFile {
     }
 
     fn allocate(&self, range: Range<u64>) -> io::Result<()> {
+        self.mood.pass(false);
+        if self.mood.no_allocate.load(Ordering::Relaxed) {
+            return Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP));
+        }
         self.inner.allocate(range)
     }
 
     fn punch(&self, range: Range<u64>) -> io::Result<()> {
+        self.mood.pass(false);
+        if self.mood.no_punch.load(Ordering::Relaxed) {
+            return Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP));
+        }
         self.inner.punch(range)
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {
+        self.mood.pass(false);
         self.inner.set_len(len)
     }
 
@@ -245,11 +190,5 @@ impl IoFile for FaultFile {
 impl fmt::Debug for FaultVolume {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("FaultVolume").field("inner", &self.inner).finish_non_exhaustive()
-    }
-}
-
-impl fmt::Debug for Mood {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Mood").field("faults", &*self.faults.lock()).finish_non_exhaustive()
     }
 }

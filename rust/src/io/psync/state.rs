@@ -29,6 +29,7 @@ pub(super) struct Running {
 pub(super) struct LaneState {
     lane: Lane,
     limit: usize,
+    threads: usize,
     pub(super) queue: VecDeque<Entry>,
     pub(super) running: BTreeMap<u64, Running>,
     pub(super) monitor: Monitor,
@@ -51,15 +52,19 @@ pub(super) struct State {
 
 impl State {
     pub(super) fn new(options: &PsyncOptions) -> Self {
-        let lane = |lane, limit| LaneState {
+        let lane = |lane, limit, threads| LaneState {
             lane,
             limit,
+            threads,
             queue: VecDeque::new(),
             running: BTreeMap::new(),
             monitor: Monitor::new(lane, options.health),
         };
         Self {
-            lanes: [lane(Lane::Load, options.load_queue), lane(Lane::Store, options.store_queue)],
+            lanes: [
+                lane(Lane::Load, options.load_queue, options.load_threads),
+                lane(Lane::Store, options.store_queue, options.store_threads),
+            ],
             next_id: 0,
             cancelled: Vec::new(),
             stuck_after: options.health.stuck_after,
@@ -226,6 +231,7 @@ impl State {
 
 impl LaneState {
     fn count_stuck(&mut self, stuck_after: Duration, now: Instant) {
+        let mut last = None;
         for running in self.running.values_mut().filter(|running| !running.stuck) {
             let elapsed = now.saturating_duration_since(running.started);
             if elapsed >= stuck_after {
@@ -233,7 +239,12 @@ impl LaneState {
                 let millis = elapsed.as_millis() as u64;
                 let error = IoError::Stuck { lane: self.lane, millis };
                 self.monitor.note(&Outcome::Failed(&error), running.trial, now);
+                last = Some(error);
             }
+        }
+        if let Some(error) = last {
+            let stuck = self.running.values().filter(|running| running.stuck).count();
+            self.monitor.note_stuck(stuck, self.threads, &error, now);
         }
     }
 }

@@ -151,17 +151,17 @@ impl DiskBlocks {
         }
     }
 
+    /// Whether a slot has room of its own on its drive; where files are sparse that may be less than
+    /// it needs.
+    pub(crate) fn has_room(&self, slot: SlotId) -> bool {
+        self.at(slot).is_some_and(|(drive, slot)| drive.slot(slot).is_some())
+    }
+
     /// Erases the record of a slot, some time soon; `held` is let go of then.
     pub(crate) fn erase(&self, slot: SlotId, held: Box<dyn Any + Send>) {
         if let Some((drive, slot)) = self.at(slot) {
             drive.erase(slot, held);
         }
-    }
-
-    /// Writes patterns to a slot that its caller owns and reads them back, on the calling thread;
-    /// whether the drive took and gave them as they are. The slot has no record afterwards.
-    pub(crate) fn holds_patterns(&self, slot: SlotId) -> bool {
-        self.at(slot).is_some_and(|(drive, slot)| drive.holds_patterns(slot))
     }
 }
 

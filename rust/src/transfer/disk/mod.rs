@@ -47,3 +47,4 @@ pub use drive::Drive;
 pub use engine::DiskEngine;
 pub use opening::{DiskBlocksOptions, DriveOptions, RecoveredSlot};
 pub(crate) use reading::Reading;
+pub(crate) use scrub::Tested;

@@ -129,6 +129,7 @@ impl Drive {
         let room = Room {
             free: (0..count).rev().filter(|&slot| free[slot as usize]).collect(),
             foreign: foreign.iter().map(|block| block.slot.slot).collect(),
+            scarce: false,
             others: unused(&directory, &others),
         };
         let slots: Box<[AtomicU32]> = (0..capacity).map(|_| AtomicU32::new(NONE)).collect();

@@ -23,6 +23,8 @@ pub(super) struct Room {
     pub(super) foreign: Vec<u32>,
     /// Of other geometries; the oldest block, and behind it what has none, last.
     pub(super) others: Vec<DiskSlot>,
+    /// The last try found room for not even one more slot.
+    pub(super) scarce: bool,
 }
 
 impl Drive {
@@ -77,10 +79,12 @@ impl Drive {
         let wanted = self.slots.iter().filter(|slot| slot.load(Ordering::Relaxed) == NONE).count();
         let part = wanted.min(self.slots.len().div_ceil(STEPS)) as u64;
         let step = part.min(STEP_BYTES / self.geometry.slot_bytes()).max(1);
-        let mut step = u32::try_from(step).unwrap_or(u32::MAX);
+        let mut step = if room.scarce { 1 } else { u32::try_from(step).unwrap_or(u32::MAX) };
+        room.scarce = true;
         loop {
             match directory.grow(self.set, step) {
                 Ok(new) => {
+                    room.scarce = false;
                     room.free.extend(new.rev());
                     return room.free.pop().ok_or(DiskError::NoSuchSet { set: self.set });
                 }
