@@ -79,7 +79,7 @@ bench: ## benchmarks; each figure is one line of JSON with its reference from th
 	cargo bench --locked
 
 .PHONY: bench-disk
-bench-disk: ## the disk tier's I/O beside plain direct I/O; DYNAMO_BENCH_DIR names the drive
+bench-disk: ## the disk tier beside fio (apt install fio); DYNAMO_BENCH_DIR names the drive
 	cargo bench --locked --bench disk
 
 .PHONY: bench-python

@@ -10,6 +10,7 @@ mod disk_tier {
     mod failures;
     mod hung;
     mod identity;
+    mod memory;
     mod mending;
     mod phases;
     mod restart;

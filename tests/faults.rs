@@ -5,6 +5,7 @@
 mod rig;
 
 use std::{
+    collections::BTreeMap,
     sync::{Arc, Weak},
     time::{Duration, Instant},
 };
@@ -17,7 +18,9 @@ use dynamo_llm::block_manager::{
     transfer::{Corruption, Faults, HostEngine, Job, TransferEngine},
 };
 use proptest::prelude::*;
-use rig::{LONG, PAGE, Rig, UP, assert_bytes, eventually, hashes, is_right, options, settled};
+use rig::{
+    DOWN, LONG, PAGE, Rig, UP, assert_bytes, eventually, hashes, is_right, options, settled,
+};
 
 // ---- errors and corruption ----------------------------------------------------------------------
 
@@ -161,7 +164,7 @@ fn impatient(milliseconds: u64) -> Rig {
 
 #[test]
 fn a_hung_lane_ends_calls_at_their_deadline_and_leaves_the_other_alone() {
-    let rig = impatient(30);
+    let rig = impatient(250);
     let (up, down) = (hashes(1, 2), hashes(2, 2));
     rig.put(&up);
     rig.clear_device();
@@ -215,6 +218,7 @@ fn shutdown_keeps_its_timeout_and_says_what_was_left() {
     let report = rig.manager.shutdown_blocking(Duration::from_millis(20));
     assert!(start.elapsed() < LONG / 2);
     assert_eq!(report.unfinished, 3);
+    assert_eq!(report.by_edge, BTreeMap::from([(DOWN, 3)]));
     assert_bytes(&held);
     rig.store.resume();
     assert_eq!(rig.manager.shutdown_blocking(LONG).unfinished, 0);

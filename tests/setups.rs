@@ -234,6 +234,39 @@ fn messages_of_missing_memory_name_what_was_asked_and_what_there_is() {
     assert!(message.contains("65536") && message.contains("available"), "{message}");
 }
 
+/// Whether the memory at `address` was asked for in huge pages.
+fn in_huge_pages(address: usize) -> bool {
+    let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+    let mut here = false;
+    for line in maps.lines() {
+        let range = line.split_once(' ').and_then(|(range, _)| range.split_once('-'));
+        let number = |text| usize::from_str_radix(text, 16).ok();
+        if let Some((start, end)) = range.and_then(|(a, b)| Some((number(a)?, number(b)?))) {
+            here = (start..end).contains(&address);
+        } else if let Some(flags) = line.strip_prefix("VmFlags:").filter(|_| here) {
+            return flags.split_whitespace().any(|flag| flag == "hg");
+        }
+    }
+    panic!("no mapping at {address:#x}")
+}
+
+#[test]
+fn memory_is_asked_for_in_huge_pages_where_the_settings_say_so() {
+    for wanted in [false, true] {
+        let mut settings = Config::default();
+        settings.host.huge_pages = wanted;
+        let builder = KvBlockManagerConfig::builder().settings(settings).model(model());
+        let config = builder.device_layout(tier(4)).host_layout(tier(8)).build().unwrap();
+        let manager = KvBlockManager::new_blocking(config).unwrap();
+        let blocks = manager.host().unwrap().allocate_blocks_blocking(1).unwrap();
+        let address = blocks[0].block_view().unwrap().as_ptr().addr();
+        // A kernel without them is a warning, and no more than that.
+        let told = manager.findings().iter().any(|finding| finding.field == "host.huge_pages");
+        assert_eq!(in_huge_pages(address), wanted && !told);
+        assert!(wanted || !told);
+    }
+}
+
 #[test]
 fn the_runtime_configuration_reaches_the_manager() {
     let config = KvBlockManagerConfig::builder()

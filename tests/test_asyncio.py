@@ -410,6 +410,7 @@ def test_what_never_runs_has_not_begun(run: Run[None], manager: BlockManager) ->
             lambda: manager.onboard_async(found, into=into),
             lambda: manager.allocate_blocks_async(4),
             lambda: manager.reset_async(),
+            lambda: manager.set_weights_version_async("v2"),
             lambda: manager.close_async(),
         ):
             task = asyncio.create_task(begin())
@@ -627,6 +628,7 @@ def test_a_forked_child_is_refused_and_has_loops_of_its_own(large: BlockManager)
             lambda: manager.lookup_async(hashes_of(1)),
             lambda: manager.onboard_async(hashes_of(1)),
             lambda: manager.reset_async(),
+            lambda: manager.set_weights_version_async("v2"),
             lambda: manager.close_async(),
             lambda: device.allocate_blocks_async(1),
             lambda: device.match_sequence_hashes_async(hashes_of(1)),

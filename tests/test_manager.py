@@ -504,6 +504,7 @@ def test_after_close_every_verb_refuses() -> None:
         lambda: manager.onboard(found),
         lambda: manager.offload(blocks),
         lambda: manager.reset(),
+        lambda: manager.set_weights_version("v2"),
         lambda: device.total_blocks(),
         lambda: device.available_blocks(),
         lambda: device.usage(),

@@ -819,6 +819,38 @@ class BlockManager:
     async def reset_async(self) -> None:
         """`reset`, to await. Once it has begun it is completed."""
 
+    def set_weights_version(self, version: str) -> int:
+        """Say that the engine computes with other weights from now on.
+
+        As if the manager had been made with `revision=version`, without taking it down: for engines
+        that swap weights in place. Blocks of before are found by nobody any more, in no tier; what
+        is still held stays readable for its holders. On disk they stay and are the first to go when
+        room is needed, and blocks that were stored under `version`, now or by an earlier process,
+        are found again. Nothing happens where the version is in force already.
+
+        Args:
+            version: What the weights are called: a step, a revision, a digest.
+
+        Returns:
+            How many blocks of that version were found on disk.
+
+        Raises:
+            ConfigError: The version is empty.
+            BlockManagerError: A drive did not answer in time. The version is in force all the same;
+                that drive finds and takes no blocks until another call, or a store that comes by,
+                has read what is on it.
+        """
+
+    async def set_weights_version_async(self, version: str) -> int:
+        """`set_weights_version`, to await. Once it has begun it is completed.
+
+        Args:
+            version: What the weights are called: a step, a revision, a digest.
+
+        Returns:
+            How many blocks of that version were found on disk.
+        """
+
     def status(self) -> dict[str, Any]:
         """What is in force and what was counted.
 

@@ -45,9 +45,13 @@ fn the_limit_covers_everything() {
     assert!(slots.len() >= 100);
 
     // Room that is given up is room on the drive, and can be had again.
+    directory.sync().unwrap();
     let before = on_drive();
     assert!(directory.give_up(&slots[20..60]).unwrap());
-    assert_eq!(before - on_drive(), 40 * geometry().slot_bytes());
+    // A file in more pieces may cost the file system a page or two of its own.
+    let given_up = 40 * geometry().slot_bytes();
+    let freed = before - on_drive();
+    assert!(freed <= given_up && freed >= given_up - 8192, "{freed} of {given_up}");
     let stale = record(&directory, fingerprint, 1, 1);
     let refused = directory.write_records(&[(slots[30], stale)]);
     assert!(matches!(refused, Err(DiskError::SlotGivenUp { .. })));

@@ -10,8 +10,8 @@ use dynamo_llm::block_manager::{
     config::EvictionKind,
     events::{BlockEvent, EventManager, EventStream, TierCleared},
     pool::{
-        EvictionMode, ImmutableSlots, MutableSlots, PoolError, Registration, Section,
-        SectionMetrics, SlotPool, SlotPoolOptions, WeakSlots,
+        ImmutableSlots, MutableSlots, PoolError, Registration, Section, SectionMetrics, SlotPool,
+        SlotPoolOptions, WeakSlots,
     },
 };
 
@@ -21,7 +21,7 @@ use crate::{
 };
 
 #[derive(Default)]
-struct Log(Mutex<(u64, Vec<Told>)>);
+pub(crate) struct Log(Mutex<(u64, Vec<Told>)>);
 
 impl Log {
     fn note(&self, sequence: u64, told: Told) {
@@ -31,7 +31,7 @@ impl Log {
         log.1.push(told);
     }
 
-    fn take(&self) -> Vec<Told> {
+    pub(crate) fn take(&self) -> Vec<Told> {
         std::mem::take(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner).1)
     }
 }
@@ -70,10 +70,10 @@ struct Held {
 }
 
 pub(crate) struct World {
-    pool: SlotPool,
-    log: Arc<Log>,
-    model: Model,
-    mutable: Vec<MutableSlots>,
+    pub(crate) pool: SlotPool,
+    pub(crate) log: Arc<Log>,
+    pub(crate) model: Model,
+    pub(crate) mutable: Vec<MutableSlots>,
     held: Vec<Held>,
     weak: Vec<(WeakSlots, Vec<(SlotId, Identity)>)>,
 }
@@ -256,35 +256,6 @@ impl World {
         self.mutable.push(slots);
     }
 
-    /// The slots are of the sections named, as many as those have.
-    fn allocate_in(&mut self, wanted: &[usize]) {
-        let sections = self.model.sections();
-        let mut asked = vec![0; sections.len()];
-        let mut expected = Vec::new();
-        for &section in wanted {
-            expected.push(sections.get(section).is_some_and(|(_, [free, _, _, inactive, _])| {
-                asked[section] += 1;
-                asked[section] <= free + inactive
-            }));
-        }
-        let needed = sections.iter().zip(asked).map(|((_, [free, _, _, inactive, _]), asked)| {
-            asked.saturating_sub(*free).min(*inactive)
-        });
-        let (slots, told) = self.evicting(needed.collect(), |pool| pool.allocate_in(wanted));
-        assert_eq!(slots.iter().map(Option::is_some).collect::<Vec<_>>(), expected);
-        for (slot, &section) in slots.iter().zip(wanted) {
-            for &id in slot.iter().flat_map(MutableSlots::ids) {
-                assert_eq!(self.model.section_of(id), section);
-                assert_eq!(self.pool.section_of(id), Some(section));
-                self.model.handed_out(id);
-            }
-        }
-        let slots = MutableSlots::join(slots.into_iter().flatten());
-        let ids = slots.iter().flat_map(MutableSlots::ids);
-        assert_eq!(ids.map(|&id| Told::Allocated(id)).collect::<Vec<_>>(), told);
-        self.mutable.extend(slots);
-    }
-
     fn join_mutable(&mut self, a: usize, b: usize) {
         let Some((a, b)) = take_two(&mut self.mutable, a, b) else { return };
         let ids = [a.ids(), b.ids()].concat();
@@ -394,68 +365,6 @@ impl World {
             self.model.pinned(&[id]);
             self.held.push(Held { blocks, stamps: vec![stamp] });
         }
-    }
-
-    fn trigger(&mut self, mode: EvictionMode) {
-        let needed = self.model.sections().into_iter().map(|(slots, [free, _, _, inactive, _])| {
-            let target = match mode {
-                EvictionMode::Normal => slots.len().div_ceil(8),
-                EvictionMode::Aggressive => usize::MAX,
-            };
-            target.saturating_sub(free).min(inactive)
-        });
-        let before = self.model.totals.evictions;
-        let (evicted, told) = self.evicting(needed.collect(), |pool| pool.trigger_eviction(mode));
-        assert_eq!(evicted as u64, self.model.totals.evictions - before);
-        assert_eq!(told, []);
-    }
-
-    /// Makes a call that has to evict `needed` blocks of each section, and others only because they
-    /// continue such a block. Returns what was told besides.
-    fn evicting<T>(
-        &mut self,
-        mut needed: Vec<usize>,
-        call: impl FnOnce(&SlotPool) -> T,
-    ) -> (T, Vec<Told>) {
-        let (succeeded, waiting_for) = (self.model.with_successors(), self.model.waiting_for());
-        let first_needed = needed.clone();
-        let result = call(&self.pool);
-        let mut told = self.log.take();
-        let evictions = told.iter().take_while(|event| matches!(event, Told::Evicted(..))).count();
-        let rest = told.split_off(evictions);
-        // A take-over is not told; a lookup shows whether there was one.
-        let mut taken_over = Vec::new();
-        for (key, id) in succeeded {
-            let found = self.pool.match_prefix(&[key]);
-            if found.ids() != [id] {
-                self.model.evicted(id);
-                taken_over.push(id);
-            }
-            let model = self.model.matched(&[Registration::new(key)], false);
-            assert_eq!(found.ids(), model);
-            drop(found);
-            self.model.released(&model);
-        }
-        let probes = std::mem::take(&mut self.model.expected);
-        let account = |model: &Model, id, needed: &mut Vec<usize>, needy: &[usize]| {
-            let section = model.section_of(id);
-            let makes_way = waiting_for[&id].iter().any(|&other| needy[other] > 0);
-            assert!(needed[section] > 0 || makes_way, "slot {id} was evicted for nothing");
-            needed[section] = needed[section].saturating_sub(1);
-        };
-        for event in &told {
-            let Told::Evicted(id, _) = *event else { panic!("{event:?} in an eviction") };
-            let needy = needed.clone();
-            account(&self.model, id, &mut needed, &needy);
-            self.model.evicted(id);
-        }
-        // When these went among the others is not known.
-        for id in taken_over {
-            account(&self.model, id, &mut needed, &first_needed);
-        }
-        assert!(needed.iter().all(|&needed| needed == 0), "{needed:?} were to go besides");
-        assert_eq!(std::mem::replace(&mut self.model.expected, probes), told);
-        (result, rest)
     }
 
     /// Everything that must hold between two calls.

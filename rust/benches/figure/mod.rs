@@ -53,18 +53,40 @@ pub(crate) fn compare(
 ) -> Figure {
     let our_calls = calls_per_round(&mut ours);
     let reference_calls = calls_per_round(&mut reference);
+    compare_rates(
+        name,
+        unit,
+        || rate(&mut ours, our_calls, work),
+        reference_name,
+        || rate(&mut reference, reference_calls, work),
+    )
+}
+
+/// The same for sides that know their rate: each call measures one round, long enough to mean
+/// something, and gives units of work per second. Neither side is warmed up.
+pub(crate) fn compare_rates(
+    name: &str,
+    unit: &str,
+    mut ours: impl FnMut() -> f64,
+    reference_name: &str,
+    mut reference: impl FnMut() -> f64,
+) -> Figure {
     let (mut our_rates, mut reference_rates) = (Vec::new(), Vec::new());
     for round in 0..ROUNDS {
-        let mut take_ours = || our_rates.push(rate(&mut ours, our_calls, work));
         if round % 2 == 0 {
-            take_ours();
-            reference_rates.push(rate(&mut reference, reference_calls, work));
+            our_rates.push(ours());
+            reference_rates.push(reference());
         } else {
-            reference_rates.push(rate(&mut reference, reference_calls, work));
-            take_ours();
+            reference_rates.push(reference());
+            our_rates.push(ours());
         }
     }
     let figure = Figure { ours: median(our_rates), reference: median(reference_rates) };
+    print(name, unit, figure, reference_name)
+}
+
+/// Prints the line of a figure.
+pub(crate) fn print(name: &str, unit: &str, figure: Figure, reference_name: &str) -> Figure {
     let line = serde_json::json!({
         "bench": name,
         "ours": figure.ours,
@@ -101,7 +123,7 @@ fn time(side: &mut impl FnMut(), calls: u32) -> Duration {
     start.elapsed()
 }
 
-fn median(mut values: Vec<f64>) -> f64 {
+pub(crate) fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     values[values.len() / 2]
 }

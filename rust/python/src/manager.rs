@@ -347,6 +347,25 @@ impl BlockManager {
         asyncio::start(py, "BlockManager.reset_async", Operation::new(reset), None)
     }
 
+    /// Say that the engine computes with other weights from now on; returns how many of their blocks
+    /// were found on disk.
+    fn set_weights_version(&self, py: Python<'_>, version: &str) -> PyResult<usize> {
+        let shared = self.open(py)?;
+        Ok(py.detach(|| set_weights_version(shared, version))?)
+    }
+
+    /// `set_weights_version`, to await. Once it has begun it is completed.
+    fn set_weights_version_async<'py>(
+        &self,
+        py: Python<'py>,
+        version: String,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let shared = self.open(py)?.clone();
+        let switch = asyncio::on_thread(move || set_weights_version(&shared, &version));
+        let verb = "BlockManager.set_weights_version_async";
+        asyncio::start(py, verb, Operation::new(switch), None)
+    }
+
     /// What is in force and what was counted: tiers, edges, latencies, settings, findings.
     ///
     /// A dict; printed, its figures are tables.
@@ -445,4 +464,8 @@ impl BlockManager {
 fn reset(shared: &Shared) -> Result<(), Failure> {
     shared.manager.reset_blocking()?;
     Ok(())
+}
+
+fn set_weights_version(shared: &Shared, version: &str) -> Result<usize, Failure> {
+    Ok(shared.manager.set_weights_version_blocking(version)?.found)
 }

@@ -15,9 +15,9 @@ pub(crate) fn tree(shared: &Shared, figures: &BlockManagerMetrics) -> Value {
         .keys()
         .filter_map(|&tier| Some((tier.name().to_owned(), tier_tree(manager.pool(tier)?))))
         .collect();
-    let model = &manager.settings().model;
-    let settings: BTreeMap<&str, Value> = manager
-        .settings()
+    let in_force = manager.settings();
+    let model = &in_force.model;
+    let settings: BTreeMap<&str, Value> = in_force
         .effective()
         .into_iter()
         .map(|Effective { field, value, source, .. }| {

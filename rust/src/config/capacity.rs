@@ -78,6 +78,9 @@ pub struct TierConfig {
     pub eviction: Option<EvictionKind>,
     /// Whether its memory is committed at start, in parallel, rather than at first touch.
     pub prefault: bool,
+    /// Whether its memory is asked for in huge pages. Drives and copies gain by it; on a fragmented
+    /// machine the kernel may compact memory for minutes to find them.
+    pub huge_pages: bool,
 }
 
 impl TierConfig {
@@ -88,6 +91,12 @@ impl TierConfig {
             Tier::Device => LayoutKind::FullyContiguous,
             Tier::Host | Tier::Disk | Tier::Remote => LayoutKind::Paged,
         };
-        Self { capacity: Capacity::Default, layout, eviction: None, prefault: false }
+        Self {
+            capacity: Capacity::Default,
+            layout,
+            eviction: None,
+            prefault: false,
+            huge_pages: false,
+        }
     }
 }

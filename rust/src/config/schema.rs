@@ -135,6 +135,12 @@ pub(super) static FIELDS: &[Field] = &[
         "Whether device memory is committed at start.",
         device.prefault
     ),
+    field!(
+        "device.huge_pages",
+        "true",
+        "Whether device memory that is ordinary memory is asked for in huge pages.",
+        device.huge_pages
+    ),
     capacity!(
         host,
         Blocks,
@@ -156,6 +162,12 @@ pub(super) static FIELDS: &[Field] = &[
     field!("host.layout", "\"paged\"", "How blocks lie in host memory.", host.layout),
     field!("host.eviction", "\"s3fifo\"", "Policy of the host tier.", host.eviction),
     field!("host.prefault", "true", "Whether host memory is committed at start.", host.prefault),
+    field!(
+        "host.huge_pages",
+        "true",
+        "Whether host memory is asked for in huge pages.",
+        host.huge_pages
+    ),
     field!(
         "disk.dir",
         "\"/var/cache/dynamo\"",

@@ -219,9 +219,20 @@ fn system(
     findings: &mut Vec<Finding>,
 ) -> Result<Vec<Arc<dyn Storage>>, StorageError> {
     let prefault = settings.tier(tier).is_some_and(|tier| tier.prefault);
+    let huge_pages = settings.tier(tier).is_some_and(|tier| tier.huge_pages);
     let mut storages: Vec<Arc<dyn Storage>> = Vec::new();
     for &size in layout.storage_sizes() {
         let storage = SystemStorage::within(size, available)?;
+        // Before anything is touched.
+        if huge_pages && let Err(error) = storage.prefer_huge_pages() {
+            findings.push(Finding::new(
+                Severity::Warning,
+                format!("{tier}.huge_pages"),
+                true,
+                format!("not to be had: {error}"),
+                "the tier lies in ordinary pages",
+            ));
+        }
         if prefault {
             let threads = settings.transfer.threads_or_default();
             let committed = storage.prefault(threads, |_| ControlFlow::Continue(()));

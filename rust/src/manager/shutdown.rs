@@ -1,9 +1,12 @@
 //! How a manager ends: what is to go down goes down first.
 
-use std::time::{Duration, Instant};
+use std::{
+    collections::BTreeMap,
+    time::{Duration, Instant},
+};
 
 use super::{KvBlockManager, ManagerError};
-use crate::sync::atomic::Ordering;
+use crate::{metrics::Edge, sync::atomic::Ordering};
 
 /// Every wait ends: a year stands for ever.
 const LONGEST_FLUSH: Duration = Duration::from_secs(365 * 24 * 3600);
@@ -12,10 +15,13 @@ const LONGEST_FLUSH: Duration = Duration::from_secs(365 * 24 * 3600);
 const GRACE: Duration = Duration::from_millis(250);
 
 /// What a shutdown left.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct ShutdownReport {
-    /// Blocks that were to go down and had not arrived when time was up.
+    /// Blocks that were to go down and had not arrived when time was up; they are dropped.
     pub unfinished: usize,
+    /// The same by the way they were to take; those without any are left out.
+    pub by_edge: BTreeMap<Edge, usize>,
 }
 
 impl KvBlockManager {
@@ -73,13 +79,16 @@ impl KvBlockManager {
     }
 
     fn end_shutdown(&self) -> ShutdownReport {
-        let unfinished = self.unfinished();
-        if unfinished > 0 {
-            tracing::warn!(unfinished, "shut down before all blocks had gone down");
+        let edges = self.inner.edges.down.iter();
+        let left = edges.map(|edge| (edge.edge(), edge.unfinished())).filter(|(_, left)| *left > 0);
+        let by_edge: BTreeMap<Edge, usize> = left.collect();
+        let unfinished = by_edge.values().sum();
+        for (edge, blocks) in &by_edge {
+            tracing::warn!(%edge, blocks, unfinished, "shut down before all blocks had gone down");
         }
         // Small books of the drive may be under way still.
         self.inner.close(Instant::now().checked_add(GRACE));
-        ShutdownReport { unfinished }
+        ShutdownReport { unfinished, by_edge }
     }
 }
 

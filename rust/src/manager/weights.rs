@@ -1,5 +1,5 @@
 //! Weights that are swapped in place.
-#![allow(clippy::unused_async, reason = "the async face of verbs that do not wait")]
+#![allow(clippy::unused_async, reason = "the async face of a verb, as that of a reset")]
 
 use std::collections::BTreeMap;
 

@@ -90,6 +90,7 @@ impl Lane {
             plan = plan.labelled(rows.iter().map(|row| BlockLabel {
                 registration: row.source.registrations()[0],
                 generation: row.target.generation(),
+                sums: self.from.sealed_sums(&row.source),
             }));
         }
         let tiles = self.from.tiling().tiles();

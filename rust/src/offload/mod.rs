@@ -10,6 +10,8 @@
 //! * Write-through keeps weak handles in a bounded, deduplicating queue: a block that is evicted
 //!   before its turn is simply no longer there. What the lower tier has no room for stays queued.
 //! * A key that is on its way is not copied twice: who asks for it again shares the result.
+//! * All tiers have one fingerprint. When it is switched every pool is reset, and a tier on drives is
+//!   then found the blocks that they have under the new one.
 //! * [`Match`] is the longest prefix over all tiers, pinned where it was found.
 //!
 //! No lock of an edge is held while a pool is asked or an engine is given work.

@@ -40,29 +40,33 @@ impl TierBlocks {
         disk.is_read()
     }
 
-    /// Reads the drives that have not been read for the present fingerprint; returns how many blocks
-    /// were found. Waits until `until` at most.
+    /// Reads the drives that have not been read for the present fingerprint, which may become a former
+    /// one meanwhile; returns how many of its blocks were found, 0 where all had been read. Waits
+    /// until `until` at most.
     ///
     /// # Errors
     /// What the first of the drives says of which that is not known; the others are read.
     pub(crate) fn read_again(&self, until: Instant) -> Result<usize, DiskError> {
         let Some(disk) = self.disk() else { return Ok(0) };
-        let mut found = 0;
+        let era = disk.era();
+        if disk.is_all_read() {
+            return Ok(0);
+        }
         loop {
             let pool = self.pool().clone();
-            let (readings, said) = disk.read_again(until, move || pool.set_apart());
+            let (readings, said) = disk.read_again(era, until, move || pool.set_apart());
             let all = readings.is_empty();
-            found += self.adopt(readings);
+            self.adopt(readings);
             said?;
-            // What was overtaken by a reset or a switch is read again.
+            // What was overtaken by a reset is read again.
             if all {
-                return Ok(found);
+                return Ok(disk.found(era));
             }
         }
     }
 
-    /// Registers what was found; returns how many blocks.
-    fn adopt(&self, readings: Vec<Reading>) -> usize {
+    /// Registers what was found.
+    fn adopt(&self, readings: Vec<Reading>) {
         let (mut blocks, mut adopted) = (Vec::new(), Vec::new());
         for mut reading in readings {
             let slots = self.slots_of(&reading);
@@ -75,12 +79,13 @@ impl TierBlocks {
         // So that what a block continues comes before it.
         blocks.sort_by_key(|(_, block)| block.sequence);
         let (slots, found): (Vec<_>, Vec<_>) = blocks.into_iter().unzip();
-        let registered = MutableSlots::join(slots).map(|slots| self.register_found(slots, &found));
-        if let Some(Err(error)) = &registered {
+        if let Some(slots) = MutableSlots::join(slots)
+            && let Err(error) = self.register_found(slots, &found)
+        {
+            // By a reset, or by the next switch, a moment ago: as if it had come a moment later.
             tracing::debug!(%error, "found blocks were forgotten");
         }
         adopted.into_iter().for_each(Reading::finish);
-        if matches!(registered, Some(Ok(()))) { found.len() } else { 0 }
     }
 
     /// Slots for the blocks of a drive, as many as there are.

@@ -41,6 +41,19 @@ impl SealTable {
         seal.verify(identity, fingerprint, sums).is_ok()
     }
 
+    /// The sums of what was sealed in `slot` as the block with this identity; `None` where nothing
+    /// was, or the sums are not kept here.
+    pub(super) fn sums(
+        &self,
+        slot: SlotId,
+        identity: &[u8],
+        fingerprint: &Fingerprint,
+    ) -> Option<Box<[u64]>> {
+        let seal = Some(self.get(slot)).filter(|_| self.row > ROOT)?;
+        let holds = seal.verify_part(identity, fingerprint, []).is_ok();
+        holds.then(|| seal.sums().into())
+    }
+
     /// Keeps a root that was found.
     pub(super) fn put_root(&self, slot: SlotId, root: SealRoot) {
         self.put(slot, &Seal::from_parts(root, &[][..]));

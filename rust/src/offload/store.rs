@@ -350,8 +350,14 @@ impl Inner {
                     self.pump();
                     return;
                 }
-                // Whatever happened: nobody wants it any more.
-                Err(if source.are_current() == [true] { error } else { self.stale(&source) })
+                // Whatever happened: what is not current nobody wants any more.
+                let current = source.are_current() == [true];
+                let error = if current { error } else { self.stale(&source) };
+                if matches!(error, TransferError::VerificationFailed { .. }) {
+                    tracing::error!(%error, "a block has changed since it was sealed");
+                    self.lane.from.condemn(source.clone());
+                }
+                Err(error)
             }
         };
         if let (Ok(stored), Some(onward)) = (&stored, &self.onward) {

@@ -379,6 +379,14 @@ impl TierBlocks {
             .is_none_or(|seals| seals.proves(slot, &key.to_bytes(), &self.fingerprint(), sums))
     }
 
+    /// The tile sums that the one block of `source` was sealed with when it came here; `None` where
+    /// it was not.
+    pub(super) fn sealed_sums(&self, source: &ImmutableSlots) -> Option<Box<[u64]>> {
+        let (seals, &slot) = (self.seals.as_ref()?, source.ids().first()?);
+        let key = source.registrations().first()?.key;
+        seals.sums(slot, &key.to_bytes(), &self.fingerprint())
+    }
+
     /// Re-reads the bytes of held blocks where they lie; per block, whether they are what was
     /// sealed, which those of other weights than the present ones are not. Costs a pass over the bytes on the calling thread.
     ///

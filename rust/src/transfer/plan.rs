@@ -14,12 +14,14 @@ pub struct BlockPair {
 }
 
 /// What a target that outlives the process has to know of a block.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BlockLabel {
     /// Its name.
     pub registration: Registration,
     /// Generation of the target's pool that its slot was allocated in.
     pub generation: u64,
+    /// What its bytes were sealed with when they came to the source, where they were.
+    pub sums: Option<Box<[u64]>>,
 }
 
 /// Whole blocks to copy from one place to another.

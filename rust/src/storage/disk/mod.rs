@@ -45,10 +45,12 @@
 //!
 //! # Costs
 //!
-//! Opening reads each table once, in order. Beside what the drive does, storing a block costs one
+//! Opening reads each table once, in order; so does asking for the blocks of another fingerprint, of
+//! one table, while no record is written to the 4 MiB of it that are being read. Beside what the drive does, storing a block costs one
 //! `pwrite` of 256 bytes; all records of one call share the syncs. In memory: 2 bytes per slot.
 
 mod bytes;
+mod claim;
 mod directory;
 mod error;
 mod file_storage;

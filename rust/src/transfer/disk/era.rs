@@ -26,6 +26,8 @@ pub(super) struct Era {
     pub(super) label: Arc<str>,
     /// What the directory calls the fingerprint; `None` until its table has been read.
     pub(super) id: Option<FingerprintId>,
+    /// Blocks that were found then.
+    pub(super) found: usize,
     /// The directory's reset generation when the pool's was 0, less the switches.
     pub(super) base: u64,
 }
@@ -68,16 +70,17 @@ impl Drive {
             return;
         };
         let base = eras.now.base.wrapping_sub(switches);
-        let next = Arc::new(Era { number, fingerprint, label: label.clone(), id: None, base });
+        let next =
+            Arc::new(Era { number, fingerprint, label: label.clone(), id: None, found: 0, base });
         let former = std::mem::replace(&mut eras.now, next);
         eras.past.push(former);
     }
 
     /// The table was read for the era of that number: stores may begin.
-    pub(super) fn open_era(&self, number: u64, id: FingerprintId) {
+    pub(super) fn open_era(&self, number: u64, id: FingerprintId, found: usize) {
         let mut eras = self.eras.lock();
         if eras.now.number == number {
-            eras.now = Arc::new(Era { id: Some(id), ..Era::clone(&eras.now) });
+            eras.now = Arc::new(Era { id: Some(id), found, ..Era::clone(&eras.now) });
         }
     }
 

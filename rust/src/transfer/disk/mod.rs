@@ -15,6 +15,11 @@
 //!   each thread, so that no request waits for one, whatever other tiers hold.
 //! * A record carries the reset generation that its slot was allocated in. A block whose copy began
 //!   before a reset is never acknowledged after it.
+//! * A record carries the fingerprint of the era that its slot was allocated in. A switch to another
+//!   fingerprint takes effect in memory at once; until a drive's table has been read for it the drive
+//!   takes no stores.
+//! * A slot of the directory that is being written, or that is out of use, stays with the slot of the
+//!   tier that has it, whatever is read or switched meanwhile.
 //!
 //! # Room
 //!
@@ -25,7 +30,8 @@
 //! # Costs
 //!
 //! A block that is one run in memory, aligned to 4096, is read and written where it lies; others
-//! are copied once more, in the pass that sums them. In memory: 4 bytes per slot.
+//! are copied once more, in the pass that sums them. In memory: 4 bytes per slot. A switch of
+//! fingerprints reads each table once, and keeps the names of the blocks that can be read then.
 
 mod answer;
 mod blocks;

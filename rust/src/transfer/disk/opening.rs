@@ -106,8 +106,9 @@ impl Drive {
         (block_bytes, fingerprint, label): (usize, Fingerprint, &str),
         uses: Arc<AtomicU64>,
     ) -> Result<(Self, Vec<RecoveredSlot>), DiskError> {
-        let DriveOptions { name, capacity, directory, recovered, io, threads } = options;
-        let id = directory.fingerprint(*fingerprint.as_bytes(), label)?;
+        let DriveOptions { name, capacity, directory, mut recovered, io, threads } = options;
+        let (id, erased) = directory.claim_fingerprint(*fingerprint.as_bytes(), label)?;
+        recovered.retain(|block| Some(block.record.fingerprint) != erased);
         let set = directory.current();
         let entry = directory.sets().into_iter().find(|(known, ..)| *known == set);
         let (_, geometry, count, _) = entry.ok_or(DiskError::NoSuchSet { set })?;
@@ -142,7 +143,9 @@ impl Drive {
             |threads| Staging::new(threads, usize::try_from(geometry.slot_bytes()).unwrap_or(0));
         let file = directory.data_file(set)?;
         let (base, used) = (directory.generation(), directory.used());
-        let era = Era { number: 0, fingerprint, label: label.into(), id: Some(id), base };
+        let label = label.into();
+        let found_then = found.len();
+        let era = Era { number: 0, fingerprint, label, id: Some(id), found: found_then, base };
         let drive = Self {
             name,
             access: Mutex::new(Access {

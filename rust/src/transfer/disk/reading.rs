@@ -48,6 +48,7 @@ pub(crate) struct Reading {
     id: FingerprintId,
     generation: u64,
     blocks: Vec<RecoveredBlock>,
+    placed: usize,
 }
 
 impl Drive {
@@ -74,9 +75,11 @@ impl Drive {
 }
 
 impl Turn {
-    /// Reads the table, however long the drive takes; `None` where it has been read.
+    /// Reads the table for the era of that number, however long the drive takes; `None` where it has
+    /// been read, or that era is past.
     fn read(
         self,
+        number: u64,
         base: SlotId,
         set_apart: impl Fn() -> Vec<SlotId>,
     ) -> Result<Option<Reading>, DiskError> {
@@ -86,11 +89,11 @@ impl Turn {
         // Nobody takes room while it is dealt.
         let mut room = drive.room.lock();
         let era = drive.era();
-        if era.id.is_some() {
+        if era.number != number || era.id.is_some() {
             return Ok(None);
         }
         directory.keep_fingerprints(&drive.past_fingerprints());
-        let id = directory.fingerprint(*era.fingerprint.as_bytes(), &era.label)?;
+        let (id, _) = directory.claim_fingerprint(*era.fingerprint.as_bytes(), &era.label)?;
         // Asked before and after: what is being written at either time may not be as it is read.
         let mut apart = set_apart();
         let table = directory.read_again(id)?;
@@ -120,8 +123,8 @@ impl Turn {
         room.free = table.free.into_iter().rev().filter(|slot| !taken.contains(slot)).collect();
         drive.returned.lock().clear();
         drop(room);
-        let (number, generation) = (era.number, table.generation);
-        Ok(Some(Reading { turn: self, base, number, id, generation, blocks }))
+        let generation = table.generation;
+        Ok(Some(Reading { turn: self, base, number, id, generation, blocks, placed: 0 }))
     }
 }
 
@@ -160,6 +163,7 @@ impl Reading {
         let mut left = Vec::new();
         let blocks = keep_newest(std::mem::take(&mut self.blocks), slots.len(), &mut left);
         let mut returned: Vec<u32> = left.iter().map(|block| block.slot.slot).collect();
+        self.placed = blocks.len();
         let drive = self.drive();
         let placed = blocks.iter().zip(slots).map(|(block, &slot)| {
             if let Some(place) = drive.slots.get((slot - self.base) as usize) {
@@ -175,7 +179,7 @@ impl Reading {
 
     /// The blocks can be found: the drive takes stores again.
     pub(crate) fn finish(self) {
-        self.drive().open_era(self.number, self.id);
+        self.drive().open_era(self.number, self.id, self.placed);
     }
 }
 
@@ -185,16 +189,34 @@ impl DiskBlocks {
         self.drives.iter().any(|drive| drive.is_read())
     }
 
+    /// Whether all drives have.
+    pub(crate) fn is_all_read(&self) -> bool {
+        self.drives.iter().all(|drive| drive.is_read())
+    }
+
+    /// Number of the present era; those of the drives may differ while one begins.
+    pub(crate) fn era(&self) -> u64 {
+        self.drives.iter().map(|drive| drive.era().number).max().unwrap_or(0)
+    }
+
+    /// Blocks that were found in the era of that number, on the drives where it is not past.
+    pub(crate) fn found(&self, number: u64) -> usize {
+        let eras = self.drives.iter().map(|drive| drive.era());
+        eras.filter(|era| era.number == number).map(|era| era.found).sum()
+    }
+
     /// Whether some drive has not, and reading it now may help.
     pub(crate) fn wants_reading(&self) -> bool {
         self.drives.iter().any(|drive| drive.wants_reading())
     }
 
-    /// Reads the tables of the drives that have not been read for the present fingerprint, all at the
-    /// same time; what was found by `until`, and what the first of the others said. `set_apart` are
-    /// the slots of the tier that are being written or are out of use.
+    /// Reads the tables of the drives that have not been read for the era of that number, all at the
+    /// same time; what was found by `until`, and what the first of the others said. Drives where it
+    /// is past are not read. `set_apart` are the slots of the tier that are being written or are out
+    /// of use.
     pub(crate) fn read_again(
         &self,
+        number: u64,
         until: Instant,
         set_apart: impl Fn() -> Vec<SlotId> + Clone + Send + 'static,
     ) -> (Vec<Reading>, Result<(), DiskError>) {
@@ -203,12 +225,13 @@ impl DiskBlocks {
         for drive in &self.drives {
             let first = base;
             base += drive.capacity() as SlotId;
-            if drive.is_read() {
+            let era = drive.era();
+            if era.number != number || era.id.is_some() {
                 continue;
             }
             let set_apart = set_apart.clone();
             let answer = drive.turn(until).ok_or(DiskError::Unread).and_then(|turn| {
-                let read = move || turn.read(first, set_apart);
+                let read = move || turn.read(number, first, set_apart);
                 Answer::of("dynamo-reread", read).map_err(DiskError::Io)
             });
             begun.push((drive, answer));

@@ -72,7 +72,7 @@ impl Task {
     }
 
     fn store(&self, memory: &BlockMemory, disk: &DiskBlocks, pair: BlockPair) -> Outcome {
-        let label = self.job.plan().label(pair.to).copied();
+        let label = self.job.plan().label(pair.to);
         let label = label.ok_or_else(|| self.job.plan().not_served("disk"))?;
         let (drive, to) = at(disk, pair.to)?;
         let open = drive.open().ok_or(TransferError::EngineStopped)?;
@@ -85,14 +85,23 @@ impl Task {
         let block_bytes = drive.block_bytes;
         let (payload, sums_page) = staging.split_at_mut(drive.geometry.padded_payload() as usize);
         let in_place = pass::in_place(memory, pair.from);
-        let sums = if in_place.is_some() {
+        let sums = match (&label.sums, in_place.is_some()) {
+            // Summed when they landed: a bit that has changed since shows at the next load.
+            (Some(sealed), true) => sealed.clone(),
             // SAFETY: the plan keeps its source from being written until the report; `submit` has
             // checked that the memory is accessible.
-            unsafe { sum_block(memory, pair.from) }?
-        } else {
-            payload[block_bytes..].fill(0);
-            // SAFETY: as above.
-            unsafe { pass::gather(memory, pair.from, payload) }?
+            (None, true) => unsafe { sum_block(memory, pair.from) }?,
+            (sealed, false) => {
+                payload[block_bytes..].fill(0);
+                // SAFETY: as above.
+                let sums = unsafe { pass::gather(memory, pair.from, payload) }?;
+                if sealed.as_ref().is_some_and(|sealed| *sealed != sums) {
+                    // The one tier in memory whose blocks are sealed.
+                    let (tier, block_id) = (Tier::Host, pair.from);
+                    return Err(TransferError::VerificationFailed { tier, block_id });
+                }
+                sums
+            }
         };
         sums_page.fill(0);
         for (place, sum) in sums_page.chunks_exact_mut(8).zip(&sums) {
