@@ -12,7 +12,10 @@ mod disk_tier {
     mod identity;
     mod memory;
     mod mending;
+    mod modes;
     mod phases;
+    mod processes;
+    mod requests;
     mod restart;
     mod room;
     mod tools;

@@ -170,7 +170,8 @@ fn without_a_device_the_host_serves_alone() {
     assert_eq!(found.count(Tier::Host), 2);
     let no_device = |error| matches!(error, ManagerError::NoSuchTier { tier: Tier::Device });
     assert!(no_device(manager.onboard_blocking(found, options()).unwrap_err()));
-    assert!(no_device(manager.offload(&held).unwrap_err()));
+    let error = manager.offload(&held).unwrap_err();
+    assert!(matches!(error, ManagerError::NoSuchTier { tier: Tier::Disk }), "{error}");
     assert_eq!(manager.flush_blocking(LONG).unwrap(), 0);
     assert_eq!(manager.reset_blocking().unwrap().held[&Tier::Host], 2);
 }
@@ -221,10 +222,15 @@ fn blocks_of_another_manager_are_refused_everywhere_and_stay_whole() {
     mixed.extend(held.iter().cloned());
     foreign(ours.manager.offload(&mixed).unwrap_err());
     drop(mixed);
-    // Blocks of our host are no device blocks either.
+    // Blocks of two tiers are in two pools, and below the host there is nothing here.
     ours.put(&wanted);
     let hosted = ours.manager.host().unwrap().match_sequence_hashes_blocking(&wanted).unwrap();
-    foreign(ours.manager.offload(&hosted).unwrap_err());
+    let mut mixed = ours.fill(&hashes(3, 1));
+    mixed.extend(hosted.iter().cloned());
+    foreign(ours.manager.offload(&mixed).unwrap_err());
+    drop(mixed);
+    let error = ours.manager.offload(&hosted).unwrap_err();
+    assert!(matches!(error, ManagerError::NoSuchTier { tier: Tier::Disk }), "{error}");
     drop(hosted);
 
     other.clear_device();

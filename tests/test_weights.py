@@ -10,7 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dynamo_llm import BlockManager, BlockManagerError, BlockPool, ConfigError, HashList, hash_tokens
+from dynamo_llm import (
+    BlockManager,
+    BlockManagerError,
+    BlockPool,
+    ConfigError,
+    HashList,
+    hash_tokens,
+)
 
 PAGE = 4
 

@@ -9,6 +9,7 @@ mod rig;
 mod versions;
 
 mod weights {
+    mod drives;
     mod gate;
     mod model;
     mod races;

@@ -800,13 +800,15 @@ class BlockManager:
         """
 
     def offload(self, blocks: _Blocks, to: Literal["host", "disk"] = "host") -> Transfer:
-        """Start copying registered device blocks down; the blocks may be released at once.
+        """Start copying registered blocks of the device or the host tier down.
 
-        Returns at once: `await manager.offload(blocks)` awaits the copies. Blocks that are there
-        already count as done. What is done `to="disk"` survives the death of the process.
+        Returns at once: `await manager.offload(blocks)` awaits the copies, and the blocks may be
+        released. Blocks that are there already count as done. What is done `to="disk"` survives the
+        death of the process.
 
         Raises:
-            BlockManagerError: A block is not registered or not this device's, or the tier is off.
+            BlockManagerError: A block is not registered, they are not all of one tier of this
+                manager, or `to` is off or not below that tier.
         """
 
     def reset(self) -> None:

@@ -16,6 +16,7 @@ use dynamo_llm::block_manager::{
         OsVolume,
         fault::{FaultVolume, Faults},
     },
+    storage::disk::inspect,
 };
 
 use crate::{
@@ -88,6 +89,8 @@ impl Life {
                 _ => panic!("the child ended by itself"),
             }
         }
+        // Whoever looks meanwhile, without owning it, finds a directory in order.
+        assert_eq!(inspect(&self.dir).unwrap().sets.len(), 1);
         // The moment of the kill is what is random here; nothing waits for it.
         thread::park_timeout(Duration::from_micros(wait));
         child.kill().unwrap();

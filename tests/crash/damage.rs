@@ -125,12 +125,8 @@ impl Harm {
     fn costs(&self, block: &There) -> bool {
         match *self {
             Self::Cut { from } => block.slot >= from,
-            // What lies behind payload and sums is nobody's.
-            Self::Flipped { slot, at } => {
-                let sums = block.payload.next_multiple_of(PAGE);
-                let read = at < block.payload || (sums..sums + block.sums).contains(&at);
-                block.slot == slot && read
-            }
+            // A load sums the payload anew and asks the record: what lies behind it is not needed.
+            Self::Flipped { slot, at } => block.slot == slot && at < block.payload,
             Self::Torn { slot } => block.slot == slot,
             Self::OneCopy => false,
             Self::BothCopies => true,

@@ -1,11 +1,11 @@
 //! What a drive that lost or changed bytes costs: the blocks that were there, and nothing else.
 
-use std::fs;
+use std::{fs, os::unix::fs::FileExt, thread};
 
-use dynamo_llm::block_manager::{Tier, TransferError};
+use dynamo_llm::block_manager::{EvictionMode, Tier, TransferError};
 
 use super::tools::{SLOT, change, eventually, file, quarantined, slot_of};
-use crate::rig::{FROM_DISK, Setup, hashes};
+use crate::rig::{FROM_DISK, Rig, Setup, hashes};
 
 #[test]
 fn a_flipped_bit_is_a_miss_never_served_and_not_found_again() {
@@ -103,4 +103,99 @@ fn torn_records_and_a_damaged_superblock_are_no_blocks_and_no_obstacle() {
     rig.put(&chain);
     rig.close();
     assert_eq!(setup.open().get(&chain).blocks.len(), 6);
+}
+
+#[test]
+fn rotten_blocks_are_misses_counted_and_gone_and_all_others_are_served() {
+    let dir = tempfile::tempdir().unwrap();
+    let setup = Setup::new(0, 16).dir(dir.path());
+    let chain = hashes(1, 10);
+    let rig = setup.open();
+    rig.put(&chain);
+    rig.close();
+    let data = file(dir.path(), ".data");
+    // A byte in one, a page of zeros in another.
+    change(&data, slot_of(dir.path(), 4) * SLOT + 900);
+    let zeros = fs::File::options().write(true).open(&data).unwrap();
+    zeros.write_all_at(&[0; 4096], slot_of(dir.path(), 7) * SLOT).unwrap();
+
+    let rig = setup.open();
+    let served = |rig: &Rig| -> Vec<bool> {
+        chain.iter().map(|&hash| rig.get(&[hash]).blocks.len() == 1).collect()
+    };
+    let expected: Vec<bool> = (0..10).map(|at| at != 4 && at != 7).collect();
+    assert_eq!(served(&rig), expected);
+    assert_eq!(rig.edge(FROM_DISK).failures["verification"], 2);
+    rig.close();
+    let rig = setup.open();
+    assert_eq!(rig.manager.disk().unwrap().status().inactive, 8);
+    assert_eq!(served(&rig), expected);
+    assert_eq!(rig.edge(FROM_DISK).failures["verification"], 0, "they are gone");
+    rig.close();
+}
+
+#[test]
+fn a_file_that_is_too_short_ends_the_prefix_once_and_the_next_lookup_knows() {
+    let dir = tempfile::tempdir().unwrap();
+    // One store at a time: slots in the order of the chain.
+    let setup = Setup::new(0, 16).dir(dir.path()).with(|config| config.disk.io_threads = 1);
+    let chain = hashes(1, 5);
+    let rig = setup.open();
+    rig.put(&chain);
+    rig.clear_memory();
+    let cut = fs::File::options().write(true).open(file(dir.path(), ".data")).unwrap();
+    cut.set_len(2 * SLOT).unwrap();
+    assert_eq!(rig.manager.lookup(&chain).unwrap().len(), 5);
+    let arrived = rig.get(&chain);
+    assert_eq!(arrived.blocks.len(), 2);
+    assert!(matches!(arrived.results[2], Err(TransferError::Disk(_))), "{:?}", arrived.results);
+    drop(arrived);
+    for _ in 0..3 {
+        rig.clear_memory();
+        assert_eq!(rig.manager.lookup(&chain).unwrap().len(), 2, "nobody is sent there again");
+        assert_eq!(rig.get(&chain).blocks.len(), 2);
+    }
+    rig.close();
+}
+
+#[test]
+fn blocks_lost_under_two_threads_that_load_and_evict_are_misses_and_no_more() {
+    let dir = tempfile::tempdir().unwrap();
+    let setup = Setup::new(0, 64).dir(dir.path());
+    let chains = [hashes(1, 10), hashes(2, 10)];
+    let rig = setup.open();
+    for chain in &chains {
+        rig.put(chain);
+    }
+    rig.close();
+    let lost: Vec<u64> = (0..20).step_by(4).map(|at| slot_of(dir.path(), at)).collect();
+    let rig = setup.open();
+    let data = fs::File::options().write(true).open(file(dir.path(), ".data")).unwrap();
+    for slot in lost {
+        data.write_all_at(&[0; SLOT as usize], slot * SLOT).unwrap();
+    }
+    thread::scope(|scope| {
+        for chain in &chains {
+            let rig = &rig;
+            scope.spawn(move || {
+                for hash in chain.iter().cycle().take(60) {
+                    // Compares every byte.
+                    drop(rig.get(&[*hash]));
+                    rig.clear_memory();
+                }
+                let disk = rig.manager.disk().unwrap();
+                disk.trigger_eviction_blocking(EvictionMode::Aggressive).unwrap();
+            });
+        }
+    });
+    assert_eq!(rig.edge(FROM_DISK).failures["verification"], 5);
+    let disk = rig.manager.disk().unwrap();
+    eventually("everything is free", || {
+        disk.trigger_eviction_blocking(EvictionMode::Aggressive).unwrap();
+        disk.status().free == 64
+    });
+    rig.put(&chains[0]);
+    rig.clear_memory();
+    assert_eq!(rig.get(&chains[0]).blocks.len(), 10);
+    rig.close();
 }

@@ -3,15 +3,18 @@
 use std::sync::Arc;
 
 use dynamo_llm::block_manager::{
-    TransferError,
+    BlockResult, OnboardOptions, TransferError,
+    config::Capacity,
     io::{
-        FileOp,
+        FileOp, IoError, PsyncOptions,
         fault::{FaultVolume, Faults, MemoryVolume},
     },
 };
 
-use super::tools::{eventually, quarantined};
-use crate::rig::{FROM_DISK, LONG, Setup, hashes};
+use dynamo_llm::block_manager::storage::disk::DiskError;
+
+use super::tools::{DATA, SLOT, eventually, quarantined};
+use crate::rig::{FROM_DISK, LONG, Setup, hashes, is_right};
 
 #[test]
 fn a_failed_store_is_reported_and_a_failed_load_is_a_miss_that_is_not_offered_again() {
@@ -88,4 +91,92 @@ fn torn_writes_are_found_at_the_first_read() {
     assert_eq!(rig.get(&again).blocks.len(), 8);
     rig.check();
     rig.manager.shutdown_blocking(LONG);
+}
+
+#[test]
+fn a_load_that_fails_hands_out_nothing_of_what_was_there_before() {
+    let drive = Arc::new(FaultVolume::new(Arc::new(MemoryVolume::new()), Faults::none(1)));
+    let setup = Setup::new(0, 64).volume(drive.clone()).manual().with(|config| {
+        config.device.capacity = Capacity::Blocks(4);
+        config.disk.io_threads = 1;
+    });
+    let rig = setup.open();
+    let (wanted, before) = (hashes(1, 4), hashes(2, 4));
+    assert!(rig.store(&wanted).iter().all(Result::is_ok));
+    rig.clear_memory();
+    // The slots of the device hold other blocks.
+    drop(rig.fill(&before));
+    drive.damage(DATA, 2 * SLOT..2 * SLOT + 512, false).unwrap();
+    let arrived = rig.get(&wanted);
+    assert_eq!(arrived.blocks.len(), 2);
+    assert!(matches!(arrived.results[2], Err(TransferError::Disk(_))), "{:?}", arrived.results);
+    let up = rig.edge(FROM_DISK);
+    assert_eq!((up.blocks, up.failures["other"]), (3, 1), "only real copies count");
+    let device = rig.manager.device().unwrap();
+    assert!(device.match_sequence_hashes_blocking(&wanted[2..3]).unwrap().is_empty());
+    for hash in wanted.iter().chain(&before) {
+        let found = device.match_sequence_hashes_blocking(&[*hash]).unwrap();
+        assert!(found.iter().all(is_right));
+    }
+    drop(arrived);
+    rig.close();
+}
+
+#[test]
+fn a_failure_of_the_moment_costs_no_block_and_is_not_tried_for_ever() {
+    let drive = Arc::new(FaultVolume::new(Arc::new(MemoryVolume::new()), Faults::none(1)));
+    let rig = Setup::new(0, 64).volume(drive.clone()).manual().open();
+    let chain = hashes(1, 8);
+    assert!(rig.store(&chain).iter().all(Result::is_ok));
+    rig.clear_memory();
+    // Too many open files, say: nothing that speaks against a block.
+    let (only, code) = (Some(FileOp::Read), libc::EMFILE);
+    drive.set_faults(Faults { only, code, errors: 1.0, ..Faults::none(1) });
+    let mut tries = 0;
+    eventually("the drive has nothing", || {
+        tries += 1;
+        let found = rig.manager.lookup(&chain).unwrap().len();
+        assert!(rig.get(&chain).blocks.is_empty());
+        found == 0
+    });
+    assert!(tries < 10, "{tries}");
+    drive.set_faults(Faults::none(1));
+    eventually("it has all of it again", || {
+        let arrived = rig.get(&chain).blocks.len();
+        rig.clear_memory();
+        arrived == 8
+    });
+    rig.close();
+}
+
+#[test]
+fn a_batch_longer_than_the_queue_of_the_drive_brings_what_was_really_read() {
+    let drive = Arc::new(FaultVolume::new(Arc::new(MemoryVolume::new()), Faults::none(1)));
+    let mut setup = Setup::new(0, 64).volume(drive.clone()).manual();
+    let mut io = PsyncOptions::default();
+    (io.load_threads, io.store_threads, io.load_queue) = (1, 1, 3);
+    setup.io = Some(io);
+    let rig = setup.open();
+    let (wanted, before) = (hashes(1, 8), hashes(2, 16));
+    assert!(rig.store(&wanted).iter().all(Result::is_ok));
+    rig.clear_memory();
+    drop(rig.fill(&before));
+    drive.stall();
+    let found = rig.manager.lookup(&wanted).unwrap();
+    let begun = rig.manager.start_onboard(found, OnboardOptions::default()).unwrap();
+    drive.resume();
+    let arrived = begun.wait(Some(LONG)).unwrap();
+    let full = |result: &BlockResult| {
+        matches!(result, Err(TransferError::Disk(DiskError::Io(IoError::QueueFull { .. }))))
+    };
+    assert!((3..8).contains(&arrived.len()));
+    assert!(arrived.results[arrived.len()..].iter().any(full), "{:?}", arrived.results);
+    drop(arrived);
+    eventually("nothing is held", || {
+        let pools = rig.manager.status().pools;
+        pools.values().all(|pool| (pool.active, pool.mutable) == (0, 0))
+    });
+    // What arrived is right, and the rest comes when it is asked for again.
+    eventually("all of it has arrived", || rig.get(&wanted).blocks.len() == 8);
+    rig.close();
 }

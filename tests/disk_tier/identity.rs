@@ -83,14 +83,65 @@ fn salt_and_adapter_part_tenants_on_disk_as_in_memory() {
         Identity::new().with_salt("tenant b"),
         Identity::new().with_adapter("style"),
     ];
-    let rig = setup.open();
-    rig.put(&hashes_of(1, 4, &identities[1]));
-    rig.close();
-    let rig = setup.open();
-    for (number, identity) in identities.iter().enumerate() {
-        let found = rig.get(&hashes_of(1, 4, identity)).blocks.len();
-        assert_eq!(found, if number == 1 { 4 } else { 0 });
+    // What one stored is its own, whoever asks; then the next stores too.
+    for stored in 0..identities.len() {
+        let rig = setup.open();
+        rig.put(&hashes_of(1, 4, &identities[stored]));
+        rig.close();
+        let rig = setup.open();
+        for (number, identity) in identities.iter().enumerate() {
+            let chain = hashes_of(1, 4, identity);
+            let found = rig.get(&chain).blocks.len();
+            assert_eq!(found, if number <= stored { 4 } else { 0 });
+            // Every block of the chain is another one, not the first alone.
+            let single = |hash: &SequenceHash| rig.manager.lookup(&[*hash]).unwrap().len();
+            assert_eq!(chain.iter().map(single).sum::<usize>(), found);
+        }
+        rig.close();
     }
+}
+
+#[test]
+fn types_and_shapes_of_equal_size_are_told_apart_and_none_reads_the_others_blocks() {
+    let dir = tempfile::tempdir().unwrap();
+    let base = Setup::new(0, 1).dir(dir.path()).with(|config| {
+        config.disk.capacity = Capacity::Bytes(4 << 20);
+        (config.model.num_layers, config.model.inner_dim) = (4, 40);
+    });
+    let mut setups = vec![];
+    // The default type is FP16, stated or not; its two neighbours are as large.
+    for dtype in [DType::FP16, DType::BF16, DType::INT16, DType::UINT16] {
+        setups.push(base.clone().with(|config| config.model.dtype = dtype));
+    }
+    for dtype in [DType::FP8_E4M3, DType::FP8_E5M2, DType::INT8, DType::UINT8] {
+        setups.push(base.clone().with(|config| config.model.dtype = dtype));
+    }
+    // As many bytes cut in other ways: layers over two ranks or four, heads likewise.
+    for (num_layers, inner_dim) in [(2, 80), (1, 160), (8, 20), (16, 10)] {
+        setups.push(base.clone().with(|config| {
+            (config.model.num_layers, config.model.inner_dim) = (num_layers, inner_dim);
+        }));
+    }
+    setups.push(base.clone().with(|config| {
+        (config.model.outer_dim, config.model.inner_dim) = (1, 80);
+    }));
+    let chain = hashes(1, 4);
+    for setup in &setups {
+        let rig = setup.open();
+        let said = rig.manager.lookup(&chain).unwrap().len();
+        assert_eq!(said, 0, "{:?}", setup.settings.model);
+        rig.put(&chain);
+        rig.close();
+    }
+    for setup in &setups {
+        let rig = setup.open();
+        // Compares every byte of every layer.
+        assert_eq!(rig.get(&chain).blocks.len(), 4);
+        rig.close();
+    }
+    // Not stated is FP16.
+    let rig = base.open();
+    assert_eq!(rig.get(&chain).blocks.len(), 4);
     rig.close();
 }
 

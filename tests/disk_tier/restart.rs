@@ -9,7 +9,7 @@ use dynamo_llm::block_manager::{
     storage::disk::inspect,
 };
 
-use crate::rig::{FROM_DISK, LONG, Setup, TO_DISK, hashes};
+use crate::rig::{FROM_DISK, LONG, Rig, Setup, TO_DISK, hashes};
 
 #[test]
 fn blocks_go_down_by_themselves_and_are_there_after_a_restart() {
@@ -152,6 +152,30 @@ fn the_limit_covers_everything_in_the_directory() {
     let newest = hashes(19, 8);
     let rig = setup.with(|c| c.disk.capacity = Capacity::Blocks(8)).open();
     assert_eq!(rig.get(&newest).blocks.len(), 8);
+    rig.close();
+}
+
+#[test]
+fn what_is_found_again_counts_against_the_limit() {
+    let dir = tempfile::tempdir().unwrap();
+    let setup = Setup::new(0, 100).dir(dir.path());
+    let chains: Vec<_> = (0..10).map(|seed| hashes(seed, 10)).collect();
+    let used = |rig: &Rig| rig.manager.disk().unwrap().blocks().place().disk().unwrap().used();
+    let rig = setup.open();
+    for chain in &chains {
+        rig.put(chain);
+    }
+    let before = used(&rig);
+    rig.close();
+    let rig = setup.open();
+    assert_eq!((used(&rig), rig.manager.disk().unwrap().status().inactive), (before, 100));
+    for chain in &chains {
+        assert_eq!(rig.get(chain).blocks.len(), 10);
+        rig.clear_memory();
+    }
+    rig.put(&hashes(20, 10));
+    assert_eq!(used(&rig), before);
+    assert_eq!(rig.manager.disk().unwrap().status().evictions, 10);
     rig.close();
 }
 

@@ -12,8 +12,9 @@ use crate::rig::{LONG, Rig};
 
 /// Bytes of a slot of the blocks here: payload and sums, a page each.
 pub(super) const SLOT: u64 = 8192;
-/// The data file of a new directory.
+/// The files of the first geometry of a new directory.
 pub(super) const DATA: &str = "dynamo-00000001.data";
+pub(super) const TABLE: &str = "dynamo-00000001.table";
 
 pub(super) fn file(dir: &Path, ending: &str) -> PathBuf {
     let mut files = fs::read_dir(dir).unwrap().map(|file| file.unwrap().path());

@@ -28,6 +28,8 @@ mod log;
 fn old_blocks_are_hidden_at_once_in_every_tier_and_found_again_when_switched_back() {
     let dir = tempfile::tempdir().unwrap();
     let setup = under(&Setup::new(16, 64).dir(dir.path()), 1);
+    // Also for what is on its way down and nobody wants any more.
+    let setup = setup.with(|config| config.device.capacity = Capacity::Blocks(64));
     let (chain, other) = (hashes(1, 6), hashes(2, 4));
     let rig = setup.open();
     let held = compute(&rig, 1, &chain);

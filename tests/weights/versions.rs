@@ -103,4 +103,4 @@ pub(crate) fn eventually(what: &str, mut there: impl FnMut() -> bool) {
 }
 
 /// Short beside a drive that never answers.
-pub(crate) const SHORT: Duration = Duration::from_millis(200);
+pub(crate) const SHORT: Duration = Duration::from_secs(1);

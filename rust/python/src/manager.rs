@@ -309,7 +309,6 @@ impl BlockManager {
             .into());
         };
         let selection = Selection::new("blocks", blocks)?;
-        let device = shared.pool(Tier::Device)?;
         let transfer = work(py, selection.len(), || -> Result<_, Failure> {
             let mut parts = Vec::with_capacity(selection.parts.len());
             for (batch, view) in &selection.parts {
@@ -317,19 +316,21 @@ impl BlockManager {
                     parts.push(batch.share(*view)?);
                 }
             }
-            let foreign = parts.iter().find(|part| !part.belongs_to(device.blocks().pool()));
-            if let Some(part) = foreign {
+            let first = parts.first().map(|part| part.pool().clone());
+            let foreign = |part: &&ImmutableSlots| {
+                first.as_ref().is_some_and(|first| !part.belongs_to(first))
+            };
+            if let Some(part) = parts.iter().find(foreign) {
                 return Err(Failure::manager(format!(
-                    "blocks: some are not in the device tier of this manager but in a {} tier; \
-                     only the device tier's blocks are offloaded",
+                    "blocks: some are in another pool than the others, a {} tier's; offload the \
+                     blocks of each tier by themselves",
                     part.pool().tier()
                 )));
             }
-            let slots = match ImmutableSlots::join(parts) {
-                Some(slots) => slots,
-                None => device.match_slots(&[])?,
-            };
-            Ok(manager.offload_slots_to(&slots, to)?)
+            Ok(match ImmutableSlots::join(parts) {
+                Some(slots) => manager.offload_slots_to(&slots, to)?,
+                None => manager.offload_to(&[], to)?,
+            })
         });
         Ok(Transfer::new(transfer?))
     }

@@ -80,10 +80,14 @@ impl Edges {
         self.down.iter().find(|edge| edge.edge() == Edge { from, to })
     }
 
+    /// The way from a tier to the next lower one.
+    pub(super) fn from(&self, tier: Tier) -> Option<&StoreEdge> {
+        self.down.iter().find(|edge| edge.edge().from == tier)
+    }
+
     /// The way that blocks registered in `tier` take by themselves: to the next lower tier.
     pub(super) fn by_itself(&self, tier: Tier) -> Option<StoreEdge> {
-        let next = self.down.iter().find(|edge| edge.edge().from == tier);
-        next.filter(|_| self.write_through).cloned()
+        self.from(tier).filter(|_| self.write_through).cloned()
     }
 
     /// Blocks that wait or are on their way down.

@@ -15,7 +15,7 @@ use crate::{
         Match, Onboard, OnboardOptions, Onboarded, ResetEpoch, StoreEdge, TierBlocks, in_place,
         lookup,
     },
-    pool::{ImmutableSlots, MutableSlots},
+    pool::{ImmutableSlots, MutableSlots, PoolError},
     storage::disk::DiskError,
     sync::{
         Arc,
@@ -275,30 +275,36 @@ impl KvBlockManager {
         Ok(OnboardedBlocks { blocks, results, unused })
     }
 
-    /// Copies device blocks down to the next lower tier: the host tier, or where there is none the
-    /// disk tier. The transfer reports each block.
+    /// Copies blocks of one tier, the device or the host, down to the next lower one. The transfer
+    /// reports each block.
     ///
     /// # Errors
-    /// [`ManagerError::Shutdown`], [`ManagerError::NoSuchTier`] when one of the two tiers is off,
-    /// [`ManagerError::Pool`] for blocks of another tier or manager: nothing is copied then.
+    /// [`ManagerError::Shutdown`], [`ManagerError::NoSuchTier`] when there is no lower tier,
+    /// [`ManagerError::Pool`] for blocks of several tiers or of another manager: nothing is copied
+    /// then.
     pub fn offload(&self, blocks: &[ImmutableBlock]) -> Result<Transfer, ManagerError> {
-        self.offload_to(blocks, self.next_lower())
+        match self.joined(blocks)? {
+            Some(slots) => self.offload_slots(&slots),
+            None if self.inner.edges.down.is_empty() => {
+                Err(ManagerError::NoSuchTier { tier: Tier::Host })
+            }
+            None => Ok(Transfer::of_nothing()),
+        }
     }
 
     /// [`offload`](Self::offload) to the tier stated. What is reported to have come to the disk
     /// tier is acknowledged: it is still there when the process has died.
     ///
     /// # Errors
-    /// The same.
+    /// The same, and [`ManagerError::NoSuchTier`] when the tier is off or not a lower one.
     pub fn offload_to(
         &self,
         blocks: &[ImmutableBlock],
         to: Tier,
     ) -> Result<Transfer, ManagerError> {
-        let (device, _) = self.store_edge(to)?;
-        blocks.iter().try_for_each(|block| device.blocks().check_owner(&block.slot))?;
-        match ImmutableSlots::join(blocks.iter().map(|block| block.slot.clone())) {
+        match self.joined(blocks)? {
             Some(slots) => self.offload_slots_to(&slots, to),
+            None if self.pool(to).is_none() => Err(ManagerError::NoSuchTier { tier: to }),
             None => Ok(Transfer::of_nothing()),
         }
     }
@@ -308,7 +314,11 @@ impl KvBlockManager {
     /// # Errors
     /// The same.
     pub fn offload_slots(&self, blocks: &ImmutableSlots) -> Result<Transfer, ManagerError> {
-        self.offload_slots_to(blocks, self.next_lower())
+        let from = self.tier_of(blocks)?;
+        let edge = self.inner.edges.from(from);
+        let below = if from == Tier::Device { Tier::Host } else { Tier::Disk };
+        let edge = edge.ok_or(ManagerError::NoSuchTier { tier: below })?;
+        Ok(edge.offload(blocks, self.deadline())?)
     }
 
     /// [`offload_to`](Self::offload_to) for one handle of many blocks.
@@ -320,19 +330,27 @@ impl KvBlockManager {
         blocks: &ImmutableSlots,
         to: Tier,
     ) -> Result<Transfer, ManagerError> {
-        let (_, edge) = self.store_edge(to)?;
+        let edge = self.inner.edges.between(self.tier_of(blocks)?, to);
+        let edge = edge.ok_or(ManagerError::NoSuchTier { tier: to })?;
         Ok(edge.offload(blocks, self.deadline())?)
     }
 
-    fn next_lower(&self) -> Tier {
-        if self.host().is_none() && self.disk().is_some() { Tier::Disk } else { Tier::Host }
+    /// One handle for blocks; `None` for none.
+    fn joined(&self, blocks: &[ImmutableBlock]) -> Result<Option<ImmutableSlots>, ManagerError> {
+        self.check_open()?;
+        let Some(first) = blocks.first() else { return Ok(None) };
+        let tier = first.slot.pool().tier();
+        let joined = ImmutableSlots::join(blocks.iter().map(|block| block.slot.clone()));
+        joined.map(Some).ok_or(ManagerError::Pool(PoolError::ForeignHandle { tier }))
     }
 
-    fn store_edge(&self, to: Tier) -> Result<(&BlockPool, &StoreEdge), ManagerError> {
+    /// The tier that blocks are of.
+    fn tier_of(&self, blocks: &ImmutableSlots) -> Result<Tier, ManagerError> {
         self.check_open()?;
-        let device = self.device().ok_or(ManagerError::NoSuchTier { tier: Tier::Device })?;
-        let edge = self.inner.edges.between(Tier::Device, to);
-        Ok((device, edge.ok_or(ManagerError::NoSuchTier { tier: to })?))
+        let of_ours = self.tiers().find(|pool| pool.blocks().check_owner(blocks).is_ok());
+        let tier = blocks.pool().tier();
+        let of_ours = of_ours.ok_or(ManagerError::Pool(PoolError::ForeignHandle { tier }))?;
+        Ok(of_ours.tier())
     }
 
     /// Forgets every block in every tier, copies under way included: once this returns, nothing

@@ -12,6 +12,8 @@
 //! * A key that is on its way is not copied twice: who asks for it again shares the result.
 //! * All tiers have one fingerprint. When it is switched every pool is reset, and a tier on drives is
 //!   then found the blocks that they have under the new one.
+//! * A slot of a drive that failed is tested and comes back or is retired; one that found no room
+//!   comes back when there is some.
 //! * [`Match`] is the longest prefix over all tiers, pinned where it was found.
 //!
 //! No lock of an edge is held while a pool is asked or an engine is given work.

@@ -339,11 +339,12 @@ impl Inner {
     /// A copy has ended: seal and publish the block, then tell who waits.
     fn land(self: &Arc<Self>, row: Row<Errand>, report: Report) {
         let Row { source, target, errand } = row;
+        let slot = target.ids()[0];
         let stored = match report {
             Ok(sums) => self.publish(&source, target, errand.registration, sums),
             Err(error) => {
                 // Before anybody is told.
-                let another_may_do = self.lane.to.missed(target, &error);
+                let another_may_do = self.lane.to.missed(target, &errand.registration, &error);
                 if another_may_do && errand.queued.is_some() {
                     let tier = self.lane.to.tier();
                     self.refuse(Outgoing { source, errand }, TransferError::NoRoom { tier });
@@ -375,7 +376,7 @@ impl Inner {
         match result {
             Ok(()) => {
                 self.counters.arrived(self.lane.to.layout().block_bytes());
-                self.lane.to.stored();
+                self.lane.to.stored(slot);
                 self.answer(errand.flight, &Ok(Arrival::Copied));
             }
             Err(error) => self.fail(errand.flight, error),

@@ -252,58 +252,16 @@ impl TierBlocks {
         }
     }
 
-    /// A block whose bytes are not its own any more is out of use, here and after a restart. On a
-    /// drive its slot comes back when it proves sound.
-    pub(super) fn condemn(&self, block: ImmutableSlots) {
-        // Held until its record is erased, so that the slot is nobody else's by then.
-        let held = block.clone();
-        block.quarantine();
-        let Some((disk, mender)) = self.disk().zip(self.mender.as_ref()) else { return };
-        for block in held.into_singles() {
-            let (slot, mender) = (block.ids()[0], mender.clone());
-            disk.erase(slot, Box::new(Erased { block: Some(block), mender }));
-        }
+    /// Who sees to its slots that are out of use, where they lie on a drive.
+    pub(super) fn mender(&self) -> Option<&Arc<Mender>> {
+        self.mender.as_ref()
     }
 
-    /// A slot that a store failed to fill: free again, unless it is to blame or lacks room. Whether
-    /// the block may find room in another: in one that has some already.
-    pub(super) fn missed(&self, slots: MutableSlots, error: &TransferError) -> bool {
-        let Some((disk, mender)) = self.disk().zip(self.mender.as_ref()) else { return false };
-        if error.lacks_room() {
-            // Where even a slot with room of its own cannot be written another would fare no
-            // better, and cost the block that is in it.
-            let without = slots.ids().iter().all(|&id| !disk.has_room(id));
-            mender.set_aside(slots);
-            return without;
-        }
-        if error.blames_target() {
-            let ids: Vec<SlotId> = slots.ids().to_vec();
-            slots.quarantine();
-            for id in ids {
-                mender.blame(id);
-            }
-        }
-        false
-    }
-
-    /// Has `call` called, on a thread of the drive's, whenever a slot has come back.
-    pub(super) fn when_mended(&self, call: impl Fn() + Send + Sync + 'static) {
-        if let Some(mender) = &self.mender {
-            mender.when_mended(Arc::new(call));
-        }
-    }
-
-    /// A store has arrived.
-    pub(super) fn stored(&self) {
-        if let Some(mender) = &self.mender {
-            mender.stored();
-        }
-    }
-
-    /// A store found too few slots.
-    fn wanted(&self) {
-        if let Some(mender) = &self.mender {
-            mender.wanted();
+    /// Books a write that was admitted and came to nothing for want of room.
+    pub(super) fn refund(&self, slot: SlotId, block: &Registration) {
+        let home = self.pool.section_of(slot);
+        if let (Some(admission), Some(home), Some(disk)) = (&self.admission, home, self.disk()) {
+            admission.refund(home, block, disk.bytes_per_store());
         }
     }
 
@@ -458,22 +416,6 @@ impl TierBlocks {
             }
         }
         (good, bad)
-    }
-}
-
-/// A condemned block whose record has been erased, or cannot be now, when this is dropped.
-struct Erased {
-    block: Option<ImmutableSlots>,
-    mender: Arc<Mender>,
-}
-
-impl Drop for Erased {
-    fn drop(&mut self) {
-        if let Some(block) = self.block.take() {
-            let slot = block.ids()[0];
-            drop(block);
-            self.mender.blame(slot);
-        }
     }
 }
 

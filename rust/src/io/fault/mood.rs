@@ -61,6 +61,8 @@ impl Faults {
 pub(super) struct Mood {
     pub(super) faults: Mutex<Faults>,
     operations: AtomicU64,
+    /// How often each was asked of each file.
+    counts: Mutex<Vec<(Arc<str>, FileOp, u64)>>,
     pub(super) injected: AtomicU64,
     gate: Mutex<Gate>,
     resumed: Condvar,
@@ -96,6 +98,7 @@ impl Mood {
         Self {
             faults: Mutex::new(faults),
             operations: AtomicU64::new(0),
+            counts: Mutex::default(),
             injected: AtomicU64::new(0),
             gate: Mutex::default(),
             resumed: Condvar::new(),
@@ -132,8 +135,23 @@ impl Mood {
         }
     }
 
+    fn note(&self, path: &Arc<str>, op: FileOp) {
+        let mut counts = self.counts.lock();
+        match counts.iter_mut().find(|(file, of, _)| file == path && *of == op) {
+            Some((.., count)) => *count += 1,
+            None => counts.push((path.clone(), op, 1)),
+        }
+    }
+
+    pub(super) fn count(&self, path: &str, op: FileOp) -> u64 {
+        let counts = self.counts.lock();
+        let found = counts.iter().find(|(file, of, _)| **file == *path && *of == op);
+        found.map_or(0, |(.., count)| *count)
+    }
+
     /// Waits as it is told to, and decides what becomes of the next operation.
-    pub(super) fn next(&self, op: FileOp) -> io::Result<Fault> {
+    pub(super) fn next(&self, path: &Arc<str>, op: FileOp) -> io::Result<Fault> {
+        self.note(path, op);
         let faults = self.faults.lock().clone();
         if faults.only.is_some_and(|only| only != op) {
             self.pass(false);

@@ -38,6 +38,16 @@ impl FaultVolume {
         self.mood.resume();
     }
 
+    /// Reads, writes or syncs of a file that were asked for so far; 0 for other operations.
+    ///
+    /// # Errors
+    ///
+    /// Those of opening the file, which must be there.
+    pub fn count(&self, name: &str, op: FileOp) -> Result<u64, IoError> {
+        let file = self.inner.open(name, OpenFile::default())?;
+        Ok(self.mood.count(file.path(), op))
+    }
+
     /// Operations that hang now.
     pub fn hanging(&self) -> usize {
         self.mood.hanging()
@@ -119,7 +129,7 @@ impl IoFile for FaultFile {
     }
 
     fn read_at(&self, buffers: &mut [IoSliceMut<'_>], offset: u64) -> io::Result<usize> {
-        let fault = self.mood.next(FileOp::Read)?;
+        let fault = self.mood.next(self.path(), FileOp::Read)?;
         let total: usize = buffers.iter().map(|buffer| buffer.len()).sum();
         self.mood.read(self.path(), offset..offset + total as u64)?;
         let Fault::Short = fault else { return self.inner.read_at(buffers, offset) };
@@ -136,7 +146,7 @@ impl IoFile for FaultFile {
     }
 
     fn write_at(&self, buffers: &[IoSlice<'_>], offset: u64) -> io::Result<usize> {
-        let fault = self.mood.next(FileOp::Write)?;
+        let fault = self.mood.next(self.path(), FileOp::Write)?;
         if let Fault::None = fault {
             let written = self.inner.write_at(buffers, offset)?;
             self.mood.written(self.path(), &(offset..offset + written as u64));
@@ -157,7 +167,7 @@ impl IoFile for FaultFile {
     }
 
     fn sync_data(&self) -> io::Result<()> {
-        self.mood.next(FileOp::Sync)?;
+        self.mood.next(self.path(), FileOp::Sync)?;
         self.inner.sync_data()
     }
 

@@ -52,11 +52,15 @@ impl DiskDirectory {
         let found = found.filter(|_| state != Superblocks::Lost);
         let mut superblock = found.clone().unwrap_or_else(Superblock::new);
         let removed = remove_strays(&*volume, &superblock)?;
-        if found.is_none() {
+        let take = || room::take(&*superfile, 0..FILE_BYTES, Preallocation::Auto);
+        let sparse = if found.is_none() {
             // No table of before may be found under a superblock that starts anew.
             volume.sync()?;
-            room::take(&*superfile, 0..FILE_BYTES, Preallocation::Auto)?;
-        }
+            take()?
+        } else {
+            // It has its room; asked for once more, that shows whether any can be reserved here.
+            take().unwrap_or(false)
+        };
         if state != Superblocks::Whole {
             superblock.sequence += 1;
             superblock.write(&*superfile)?;
@@ -108,6 +112,9 @@ impl DiskDirectory {
             sequence: Arc::new(AtomicU64::new(sequence)),
             current: SetId(0),
         };
+        if sparse && directory.options.preallocation == Preallocation::Auto {
+            directory.head.lock().find(DiskFinding::Sparse);
+        }
         directory.current = directory.set_of(directory.options.geometry)?;
         Ok((directory, Recovered { blocks: scan.blocks, report }))
     }

@@ -40,6 +40,9 @@ impl DiskBlocks {
                 move |drive| {
                     let open = drive.open().ok_or(IoError::Stopped)?;
                     let (directory, _) = open.parts()?;
+                    if !drive.is_read() {
+                        return Err(DiskError::Unread);
+                    }
                     drive.settle(directory, slot).map(|_| true)
                 },
                 told,
@@ -103,8 +106,9 @@ impl Drive {
     fn try_patterns(self: &Arc<Self>, slot: SlotId) -> Result<bool, DiskError> {
         let open = self.open().ok_or(IoError::Stopped)?;
         let (directory, file) = open.parts()?;
+        // Until then nothing is known of what lies there.
         if !self.is_read() {
-            return Ok(false);
+            return Err(DiskError::Unread);
         }
         let place = self.settle(directory, slot)?;
         directory.tombstone(&[place])?;
