@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 TRACES = ROOT / "examples" / "traces"
@@ -24,6 +25,16 @@ def environment(**more: str) -> dict[str, str]:
     """The environment without what changes output or configuration, and with `more`."""
     unset = ("DYNAMO_LLM_", "DYN_KVBM_", "COLUMNS", "FORCE_COLOR", "PYTHONPATH")
     return {k: v for k, v in os.environ.items() if not k.startswith(unset)} | more
+
+
+def result_of(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
+    """The one JSON object on stdout; nothing on stderr, which is no terminal here."""
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    assert done.stdout.count("\n") == 1
+    result = json.loads(done.stdout)
+    assert isinstance(result, dict)
+    return result
 
 
 def default_sigint() -> None:

@@ -8,11 +8,18 @@ import re
 import signal
 import subprocess
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from support import TRACES, Cli, command, default_sigint, environment, write_trace
+from support import (
+    TRACES,
+    Cli,
+    command,
+    default_sigint,
+    environment,
+    result_of,
+    write_trace,
+)
 
 REPLAY_KEYS = {
     "trace", "policy", "requests", "blocks", "hit_blocks", "hit_rate", "hits", "bytes",
@@ -22,16 +29,6 @@ INDEX_KEYS = {
     "trace", "policy", "capacity_blocks", "unique_blocks", "blocks", "hit_blocks", "hit_rate",
     "seconds",
 }  # fmt: skip
-
-
-def result_of(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
-    """The one JSON object on stdout; nothing on stderr, which is no terminal here."""
-    assert done.returncode == 0, done.stderr
-    assert done.stderr == ""
-    assert done.stdout.count("\n") == 1
-    result = json.loads(done.stdout)
-    assert isinstance(result, dict)
-    return result
 
 
 def refusal_of(done: subprocess.CompletedProcess[str]) -> str:

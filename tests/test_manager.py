@@ -161,13 +161,15 @@ def test_tiers_that_are_off() -> None:
         assert manager.lookup(hashes).counts == {"device": 1}
     with BlockManager(2, PAGE, 8, device_blocks=0, host_blocks=8) as manager:
         assert manager.get_device_pool() is None
-        for verb in (
-            lambda: manager.allocate_blocks(1),
-            lambda: manager.onboard(hashes),
-            lambda: manager.offload([]),
-        ):
-            with pytest.raises(BlockManagerError, match="device tier is off"):
-                verb()
+        with pytest.raises(BlockManagerError, match="device tier is off"):
+            manager.allocate_blocks(1)
+        with pytest.raises(BlockManagerError, match="device tier is off"):
+            manager.onboard(hashes)
+        host = manager.get_host_pool()
+        assert host is not None
+        blocks = host.register_blocks(host.allocate_blocks(1), hashes)
+        with pytest.raises(BlockManagerError, match="no disk tier"):
+            manager.offload(blocks, to="disk")
 
 
 # --- made from files, dicts, the environment ---
@@ -558,7 +560,7 @@ def test_an_error_passes_through_the_context(manager: BlockManager) -> None:
         manager.allocate_blocks(1)
 
 
-@pytest.mark.parametrize("example", ["basic", "numpy_torch"])
+@pytest.mark.parametrize("example", ["basic", "disk_tier", "numpy_torch"])
 def test_examples_run(example: str) -> None:
     path = Path(__file__).parent.parent / "examples" / f"{example}.py"
     subprocess.run(

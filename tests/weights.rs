@@ -3,6 +3,9 @@
 #![allow(clippy::unwrap_used)]
 
 #[allow(dead_code, reason = "shared with tests that use more of it")]
+#[path = "weights/gate.rs"]
+mod gate;
+#[allow(dead_code, reason = "shared with tests that use more of it")]
 #[path = "disk_tier/rig.rs"]
 mod rig;
 #[path = "weights/versions.rs"]
@@ -10,7 +13,6 @@ mod versions;
 
 mod weights {
     mod drives;
-    mod gate;
     mod model;
     mod races;
     mod switch;

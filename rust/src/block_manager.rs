@@ -126,8 +126,8 @@ pub mod storage {
             DiskDirectory, DiskError, DiskFinding, DiskOptions, DiskRecord, DiskSlot, DropReason,
             Durability, EngineName, FORMAT_VERSION, FingerprintId, FingerprintUse, Geometry,
             Holder, Inspection, Preallocation, RECORD_BYTES, Recovered, RecoveredBlock,
-            RecoveryReport, Reread, SetId, SetUse, SlotMemory, SlotPlace, Superblocks, WalkedSlot,
-            inspect, walk,
+            RecoveryReport, SetId, SetUse, SlotMemory, SlotPlace, Superblocks, WalkedSlot, inspect,
+            walk,
         };
         pub use crate::transfer::disk::{Verification, verify};
     }

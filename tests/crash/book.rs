@@ -28,7 +28,7 @@ pub(crate) struct Book {
     pub(crate) refused: usize,
     lost: usize,
     phantom: usize,
-    found: usize,
+    pub(crate) found: usize,
 }
 
 impl Book {
@@ -60,6 +60,20 @@ impl Book {
     /// Something happened to these blocks: they must be gone.
     pub(crate) fn forget(&mut self, blocks: impl IntoIterator<Item = SequenceHash>) {
         self.damaged.extend(blocks);
+    }
+
+    /// Holds what lies on the drives against what was said. `certain`: so many of the newest chains
+    /// have not been evicted.
+    pub(crate) fn hold_against(&self, there: &BTreeSet<SequenceHash>, certain: usize) {
+        for seed in self.begun.iter().rev().take(certain) {
+            let acked = self.acked.get(seed).copied().unwrap_or(0);
+            let mut kept = hashes(*seed, CHAIN).into_iter().take(acked);
+            let lost = kept.find(|hash| !self.damaged.contains(hash) && !there.contains(hash));
+            assert_eq!(lost, None, "chain {seed}: a block was lost");
+        }
+        let gone = self.forgotten.iter().flat_map(|&seed| hashes(seed, CHAIN));
+        let phantom = gone.chain(self.damaged.iter().copied()).find(|hash| there.contains(hash));
+        assert_eq!(phantom, None, "a block is there that was forgotten or lost");
     }
 
     /// Opens the directory and looks at every block there ever was. `certain`: so many of the newest
@@ -107,7 +121,9 @@ impl Book {
 
 /// No stray files.
 pub(crate) fn check_files(life: &Life) {
-    let names = fs::read_dir(&life.dir).unwrap().map(|file| file.unwrap().file_name());
-    let names: BTreeSet<String> = names.map(|name| name.into_string().unwrap()).collect();
-    assert_eq!(names.len(), life.files(), "stray files: {names:?}");
+    for dir in life.reachable() {
+        let names = fs::read_dir(&dir).unwrap().map(|file| file.unwrap().file_name());
+        let names: BTreeSet<String> = names.map(|name| name.into_string().unwrap()).collect();
+        assert_eq!(names.len(), life.files(), "stray files in {}: {names:?}", dir.display());
+    }
 }

@@ -11,7 +11,7 @@ use std::{
 };
 
 use dynamo_llm::block_manager::{
-    config::{Capacity, DiskDurability},
+    config::{Capacity, DiskDurability, DriveConfig},
     io::{
         OsVolume,
         fault::{FaultVolume, Faults},
@@ -33,7 +33,9 @@ pub(crate) const CHAIN: usize = 4;
 pub(crate) struct Life {
     pub(crate) dir: PathBuf,
     pub(crate) durability: DiskDurability,
-    /// Room for so many chains in the tier; more are stored, so some are evicted.
+    /// The tier is spread over so many directories in `dir`; one: it is `dir` itself.
+    pub(crate) drives: usize,
+    /// Room for so many chains on each drive; more are stored, so some are evicted.
     pub(crate) chains: usize,
     /// The drive reserves no room.
     pub(crate) sparse: bool,
@@ -44,11 +46,35 @@ pub(crate) struct Life {
 impl Life {
     pub(crate) fn new(dir: &Path) -> Self {
         let durability = DiskDurability::Process;
-        Self { dir: dir.to_owned(), durability, chains: 24, sparse: false, full: false }
+        Self { dir: dir.to_owned(), durability, drives: 1, chains: 24, sparse: false, full: false }
+    }
+
+    /// The directories of the tier.
+    pub(crate) fn dirs(&self) -> Vec<PathBuf> {
+        if self.drives == 1 {
+            return vec![self.dir.clone()];
+        }
+        (0..self.drives).map(|number| self.dir.join(format!("drive{number}"))).collect()
+    }
+
+    /// Those that can be opened.
+    pub(crate) fn reachable(&self) -> impl Iterator<Item = PathBuf> {
+        self.dirs().into_iter().filter(|dir| dir.is_dir())
     }
 
     pub(crate) fn setup(&self) -> Setup {
-        let setup = Setup::new(0, self.chains * CHAIN).dir(&self.dir).manual().with(|config| {
+        let blocks = self.chains * CHAIN;
+        let setup = if self.drives == 1 {
+            Setup::new(0, blocks).dir(&self.dir)
+        } else {
+            let drive =
+                |dir: &PathBuf| DriveConfig::new(dir.to_str().unwrap(), Capacity::Blocks(blocks));
+            Setup::new(0, 0).with(|config| {
+                config.disk.capacity = Capacity::Default;
+                config.disk.drives = self.dirs().iter().map(drive).collect();
+            })
+        };
+        let setup = setup.manual().with(|config| {
             config.disk.durability = self.durability;
             config.device.capacity = Capacity::Blocks(8 * CHAIN);
             config.transfer.threads = Some(1);
@@ -62,8 +88,8 @@ impl Life {
         setup.volume(Arc::new(volume))
     }
 
-    /// Files that there are, no more: superblock, data and table, and beside a real directory its
-    /// lock.
+    /// Files that there are on a drive, no more: superblock, data and table, and beside a real
+    /// directory its lock.
     pub(crate) fn files(&self) -> usize {
         if self.sparse { 3 } else { 4 }
     }
@@ -90,7 +116,9 @@ impl Life {
             }
         }
         // Whoever looks meanwhile, without owning it, finds a directory in order.
-        assert_eq!(inspect(&self.dir).unwrap().sets.len(), 1);
+        for dir in self.reachable() {
+            assert_eq!(inspect(&dir).unwrap().sets.len(), 1);
+        }
         // The moment of the kill is what is random here; nothing waits for it.
         thread::park_timeout(Duration::from_micros(wait));
         child.kill().unwrap();
@@ -99,8 +127,8 @@ impl Life {
     }
 
     fn tell(&self) -> String {
-        let Self { durability, chains, sparse, full, .. } = self;
-        format!("{} {chains} {sparse} {full}", durability.name())
+        let Self { durability, drives, chains, sparse, full, .. } = self;
+        format!("{} {drives} {chains} {sparse} {full}", durability.name())
     }
 
     fn told(dir: PathBuf, told: &str) -> Self {
@@ -108,9 +136,10 @@ impl Life {
         Self {
             dir,
             durability: words[0].parse().unwrap(),
-            chains: words[1].parse().unwrap(),
-            sparse: words[2].parse().unwrap(),
-            full: words[3].parse().unwrap(),
+            drives: words[1].parse().unwrap(),
+            chains: words[2].parse().unwrap(),
+            sparse: words[3].parse().unwrap(),
+            full: words[4].parse().unwrap(),
         }
     }
 }

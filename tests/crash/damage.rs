@@ -25,8 +25,8 @@ const RECORD: u64 = 256;
 const COPY: u64 = 64 << 10;
 
 /// A block as its record tells, before anything happens to it.
-struct There {
-    hash: SequenceHash,
+pub(crate) struct There {
+    pub(crate) hash: SequenceHash,
     slot: u64,
     /// Bytes of its payload and of its sums.
     payload: u64,
@@ -48,7 +48,7 @@ enum Harm {
     BothCopies,
 }
 
-fn there(dir: &Path) -> Vec<There> {
+pub(crate) fn there(dir: &Path) -> Vec<There> {
     let mut there = Vec::new();
     walk(dir, |walked, _| {
         let (payload, sums) = walked.read.as_ref().unwrap();

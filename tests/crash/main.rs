@@ -9,6 +9,7 @@
 //!
 //! * `kill`: that alone, with both durabilities.
 //! * `damage`: between the kill and the opening something breaks on the drive.
+//! * `drives`: the tier lies on two drives, one of which dies.
 //! * `full`: the drive is smaller than the tier.
 //!
 //! Rounds: 20, or as `DYNAMO_TEST_CRASH_ROUNDS` says.
@@ -20,6 +21,7 @@
 mod book;
 mod child;
 mod damage;
+mod drives;
 mod full;
 mod kill;
 #[allow(dead_code, reason = "shared with tests that use more of it")]

@@ -1,19 +1,22 @@
 //! What a drive that dies costs.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use dynamo_llm::block_manager::{
     SequenceHash,
-    config::Severity,
+    config::{Finding, Severity},
     io::{
-        OsVolume,
+        FileOp, OsVolume,
         fault::{FaultVolume, Faults},
     },
 };
 use proptest::prelude::*;
 
 use crate::{
-    rig::{Rig, hashes},
+    rig::{LONG, Rig, hashes},
     several::{Drives, arriving, blocks_in, singles, store_all},
 };
 
@@ -259,4 +262,115 @@ fn a_drive_that_hangs_keeps_nobody_from_the_others() {
     rig.manager.shutdown_blocking(time);
     drop(rig);
     volume.resume();
+}
+
+/// Threads of this process with that name.
+fn threads(name: &str) -> usize {
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();
+    let names = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("comm")).ok());
+    names.filter(|found| found.trim() == name).count()
+}
+
+#[test]
+fn resets_that_a_hung_drive_has_not_heard_of_wait_in_one_thread_and_are_all_heard() {
+    let drives = Drives::new(&[("a", 100), ("b", 100)]);
+    let rig = drives.open();
+    let all = singles(1, 20);
+    assert_eq!(store_all(&rig, &all), 20);
+    drives.volumes["b"].stall();
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| rig.manager.reset_blocking().unwrap());
+        }
+    });
+    // Those of tests beside this one come and go.
+    let start = Instant::now();
+    while threads("dynamo-reset") > 1 {
+        assert!(start.elapsed() < LONG, "{} threads", threads("dynamo-reset"));
+        std::thread::yield_now();
+    }
+    drives.volumes["b"].resume();
+    rig.manager.reset_blocking().unwrap();
+    assert_eq!(store_all(&rig, &all), 20);
+    assert!(blocks_in(&drives.dir("b")) > 0);
+    assert_eq!(arriving(&rig, &all), all);
+    rig.close();
+    let rig = drives.open();
+    assert_eq!(arriving(&rig, &all), all);
+    rig.close();
+}
+
+#[test]
+fn a_drive_that_cannot_take_note_of_a_reset_it_missed_is_left_out() {
+    let drives = Drives::new(&[("a", 100), ("b", 100)]);
+    let rig = drives.open();
+    assert_eq!(store_all(&rig, &singles(1, 20)), 20);
+    drives.kill("b");
+    rig.manager.reset_blocking().unwrap();
+    drop(rig);
+    let faults = Faults { only: Some(FileOp::Write), errors: 1.0, ..Faults::none(1) };
+    drives.volumes["b"].set_faults(faults);
+    let rig = drives.open();
+    assert_eq!(rig.manager.status().drives.len(), 1);
+    let named = |finding: &&Finding| finding.value.contains("/b") && finding.field == "disk.drives";
+    assert!(rig.manager.findings().iter().any(|finding| named(&finding)));
+    let new = singles(2, 10);
+    assert_eq!(store_all(&rig, &new), 10);
+    rig.close();
+    drives.heal("b");
+    let rig = drives.open();
+    assert!(arriving(&rig, &singles(1, 20)).is_empty());
+    assert_eq!(arriving(&rig, &new), new);
+    rig.close();
+}
+
+#[test]
+fn a_drive_that_cannot_take_note_of_a_new_model_is_left_out() {
+    let mut drives = Drives::new(&[("a", 100), ("b", 100)]);
+    let rig = drives.open();
+    let all = singles(1, 20);
+    assert_eq!(store_all(&rig, &all), 20);
+    rig.close();
+    drives.setup.settings.model.revision = Some("two".to_owned());
+    let faults = Faults { only: Some(FileOp::Write), errors: 1.0, ..Faults::none(1) };
+    drives.volumes["b"].set_faults(faults.clone());
+    let rig = drives.open();
+    assert_eq!(store_all(&rig, &all), 20);
+    assert_eq!(rig.manager.status().drives.len(), 1);
+    rig.close();
+    drives.setup.settings.model.revision = Some("three".to_owned());
+    drives.volumes["a"].set_faults(faults);
+    let error = drives.try_open().map(|_| ()).unwrap_err().to_string();
+    assert!(error.contains("/a"), "none is left: {error}");
+    drives.heal("a");
+    drives.heal("b");
+    drives.setup.settings.model.revision = None;
+    let rig = drives.open();
+    assert_eq!(arriving(&rig, &all), all);
+    rig.close();
+}
+
+#[test]
+fn a_drive_that_was_out_when_the_others_started_empty_starts_empty_too() {
+    let mut drives = Drives::new(&[("a", 100), ("b", 100)]);
+    let rig = drives.open();
+    let old = singles(1, 20);
+    assert_eq!(store_all(&rig, &old), 20);
+    // So that the drives count from somewhere.
+    rig.manager.reset_blocking().unwrap();
+    assert_eq!(store_all(&rig, &old), 20);
+    rig.close();
+    drives.kill("b");
+    drives.setup.settings.disk.reuse = false;
+    let rig = drives.open();
+    assert!(arriving(&rig, &old).is_empty());
+    let new = singles(2, 20);
+    assert_eq!(store_all(&rig, &new), 20);
+    rig.close();
+    drives.heal("b");
+    drives.setup.settings.disk.reuse = true;
+    let rig = drives.open();
+    assert_eq!(arriving(&rig, &new), new);
+    assert!(arriving(&rig, &old).is_empty());
+    rig.close();
 }

@@ -4,6 +4,8 @@
 
 mod budget;
 mod death;
+mod mending;
+mod resets;
 #[path = "../disk_tier/rig.rs"]
 #[allow(dead_code, reason = "shared with tests that need more of it")]
 mod rig;

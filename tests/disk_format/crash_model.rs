@@ -85,7 +85,7 @@ impl Model {
                 for version in all {
                     self.forget(version);
                 }
-                directory.next_generation()?;
+                directory.next_generation(1, 0, drop)?;
                 for (version, (_, slot)) in std::mem::take(&mut self.unsure) {
                     self.reset.insert(version);
                     self.free.push(slot);
@@ -230,7 +230,7 @@ fn the_order_of_writes_and_syncs_can_be_seen_in_a_volume_that_stops_at_every_ope
             volume.stop_after(stop, seed);
             let stored = put(&directory, slots[1], fingerprint, 1, 1).is_ok();
             let evicted = stored && directory.tombstone(&slots[..1]).is_ok();
-            let reset = evicted && directory.next_generation().is_ok();
+            let reset = evicted && directory.next_generation(1, 0, drop).is_ok();
             let volume = volume.after(Crash::Power { seed });
             let (directory, recovered) =
                 DiskDirectory::open_on(Arc::new(volume), options.clone()).unwrap();

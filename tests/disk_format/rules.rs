@@ -55,7 +55,7 @@ fn the_rules_of_slots_are_kept() {
     let too_long = DiskRecord { stored_len: 1001, ..fresh.clone() };
     assert!(matches!(write(slots[0], &too_long), Err(DiskError::InvalidConfig { .. })));
     // A reset between the store and its record: the block is not acknowledged.
-    directory.next_generation().unwrap();
+    directory.next_generation(1, 0, drop).unwrap();
     assert!(matches!(write(slots[0], &fresh), Err(DiskError::WrongGeneration { .. })));
     write(slots[0], &DiskRecord { generation: directory.generation(), ..fresh }).unwrap();
 }
@@ -64,7 +64,7 @@ fn the_rules_of_slots_are_kept() {
 fn a_reset_hides_every_block_for_good() {
     let folder = folder();
     let (directory, slots) = fill(folder.path(), 10);
-    assert_eq!(directory.next_generation().unwrap(), 2);
+    assert_eq!(directory.next_generation(1, 0, drop).unwrap(), 2);
     let fingerprint = directory.fingerprint(DIGEST, "model").unwrap();
     put(&directory, slots[3], fingerprint, 50, 50).unwrap();
     drop(directory);

@@ -1,12 +1,12 @@
 //! What a drive that fails costs: its own blocks, and nothing else.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use dynamo_llm::block_manager::{
     BlockResult, OnboardOptions, TransferError,
     config::Capacity,
     io::{
-        FileOp, IoError, PsyncOptions,
+        FileOp, HealthOptions, IoError, PsyncOptions,
         fault::{FaultVolume, Faults, MemoryVolume},
     },
 };
@@ -14,6 +14,7 @@ use dynamo_llm::block_manager::{
 use dynamo_llm::block_manager::storage::disk::DiskError;
 
 use super::tools::{DATA, SLOT, eventually, quarantined};
+use crate::gate::GatedVolume;
 use crate::rig::{FROM_DISK, LONG, Setup, hashes, is_right};
 
 #[test]
@@ -179,4 +180,33 @@ fn a_batch_longer_than_the_queue_of_the_drive_brings_what_was_really_read() {
     // What arrived is right, and the rest comes when it is asked for again.
     eventually("all of it has arrived", || rig.get(&wanted).blocks.len() == 8);
     rig.close();
+}
+
+#[test]
+fn a_drive_that_takes_no_data_is_found_out_however_well_it_serves() {
+    let volume = Arc::new(GatedVolume::new());
+    let gate = volume.gate.clone();
+    let mut health = HealthOptions::default();
+    health.probe_after = Duration::from_secs(3600);
+    let mut io = PsyncOptions::default();
+    // One thread, so that each note of a use is made before the next store.
+    (io.store_threads, io.health) = (1, health);
+    let rig = Setup { io: Some(io), ..Setup::new(0, 64).volume(volume).manual() }.open();
+    let chain = hashes(1, 8);
+    assert!(rig.store(&chain).iter().all(Result::is_ok));
+    rig.clear_memory();
+    gate.fail(FileOp::Write, ".data");
+    let mut failed = 0;
+    while rig.manager.status().drives[0].stores {
+        assert!(failed < 40, "stores are tried again and again");
+        assert!(rig.store(&hashes(2, 1))[0].is_err());
+        failed += 1;
+        rig.clear_memory();
+        assert_eq!(rig.get(&chain).blocks.len(), 8);
+        rig.clear_memory();
+    }
+    assert_eq!(rig.get(&chain).blocks.len(), 8, "loads go on");
+    gate.open();
+    rig.manager.shutdown_blocking(LONG);
+    rig.check();
 }

@@ -6,7 +6,7 @@ use std::{
 };
 
 use dynamo_llm::block_manager::{
-    Tier,
+    Arrival, Tier, TransferError,
     io::{
         Health, HealthOptions, Lane, PsyncOptions,
         fault::{FaultVolume, Faults, MemoryVolume},
@@ -69,4 +69,33 @@ fn a_hung_drive_costs_its_own_blocks_and_no_deadline_and_comes_back() {
     drop(rig);
     assert!(start.elapsed() < Duration::from_secs(5));
     drive.resume();
+}
+
+#[test]
+fn a_reset_that_waits_for_a_hung_drive_keeps_no_copy_in_memory_waiting() {
+    let drive = Arc::new(FaultVolume::new(Arc::new(MemoryVolume::new()), Faults::none(1)));
+    let rig = Setup::new(32, 64).volume(drive.clone()).manual().open();
+    let old = hashes(1, 4);
+    assert!(rig.store(&old).iter().all(Result::is_ok));
+    drive.stall();
+    std::thread::scope(|scope| {
+        let reset = scope.spawn(|| rig.manager.reset_blocking());
+        eventually("the drive is asked", || drive.hanging() > 0);
+        let held = rig.fill(&hashes(2, 4));
+        let copied = rig.manager.offload(&held).unwrap().wait(Some(LONG)).unwrap();
+        assert_eq!(copied, [const { Ok(Arrival::Copied) }; 4]);
+        assert!(!reset.is_finished());
+        // Nothing is stored that a restart could not tell from what was before.
+        let refused = rig.manager.offload_to(&held, Tier::Disk).unwrap().wait(Some(LONG)).unwrap();
+        assert!(
+            refused.iter().all(|r| matches!(r, Err(TransferError::Stale { .. }))),
+            "{refused:?}"
+        );
+        drive.resume();
+        reset.join().unwrap().unwrap();
+    });
+    assert!(rig.manager.lookup(&old).unwrap().is_empty());
+    let new = hashes(3, 4);
+    assert!(rig.store(&new).iter().all(Result::is_ok));
+    rig.close();
 }

@@ -1,10 +1,10 @@
 //! What is there again after a restart, and what is not.
 
-use std::{fs, sync::Arc};
+use std::{fs, os::unix::fs::MetadataExt, sync::Arc};
 
 use dynamo_llm::block_manager::{
     KvBlockManager, KvBlockManagerConfig, ManagerError, Tier,
-    config::{Capacity, DiskDurability, LayoutKind},
+    config::{Capacity, Config, DiskDurability, LayoutKind},
     io::fault::{Crash, MemoryVolume},
     storage::disk::inspect,
 };
@@ -153,6 +153,49 @@ fn the_limit_covers_everything_in_the_directory() {
     let rig = setup.with(|c| c.disk.capacity = Capacity::Blocks(8)).open();
     assert_eq!(rig.get(&newest).blocks.len(), 8);
     rig.close();
+}
+
+#[test]
+fn a_lower_limit_gives_room_back_and_keeps_what_was_used_last() {
+    let dir = tempfile::tempdir().unwrap();
+    let bytes = |bytes| move |c: &mut Config| c.disk.capacity = Capacity::Bytes(bytes);
+    let setup = Setup::new(0, 1).dir(dir.path());
+    let rig = setup.clone().with(bytes(1 << 20)).open();
+    let chains: Vec<_> = (1..10).map(|seed| hashes(seed, 8)).collect();
+    for chain in &chains {
+        rig.put(chain);
+    }
+    rig.clear_memory();
+    assert_eq!(rig.get(&chains[2]).blocks.len(), 8);
+    rig.close();
+    let taken = || -> u64 {
+        let files = fs::read_dir(dir.path()).unwrap();
+        files.map(|file| file.unwrap().metadata().unwrap().blocks() * 512).sum()
+    };
+    for limit in [512 << 10, 384 << 10] {
+        let rig = setup.clone().with(bytes(limit)).open();
+        // The records of what was given up stay, and a hole may cost the file system a page.
+        let limit = limit + (32 << 10);
+        let used = rig.manager.status().drives[0].used_bytes;
+        assert!(used <= limit && taken() <= limit, "{used}, {} of {limit}", taken());
+        for chain in [&chains[2], &chains[8]] {
+            assert_eq!(rig.get(chain).blocks.len(), 8);
+            rig.clear_memory();
+        }
+        // And it goes on.
+        let new: Vec<_> = (20..30).map(|seed| hashes(seed, 8)).collect();
+        for chain in &new {
+            rig.put(chain);
+        }
+        rig.clear_memory();
+        assert_eq!(rig.get(&new[9]).blocks.len(), 8);
+        rig.clear_memory();
+        assert!(taken() <= limit, "{} of {limit}", taken());
+        rig.put(&chains[2]);
+        rig.put(&chains[8]);
+        rig.clear_memory();
+        rig.close();
+    }
 }
 
 #[test]

@@ -13,7 +13,7 @@ use std::{
 
 use dynamo_llm::block_manager::{
     Tier, TransferError,
-    config::Capacity,
+    config::{Capacity, Severity},
     io::{IoError, PsyncOptions, fault::MemoryVolume},
     metrics::Edge,
     storage::disk::DiskError,
@@ -45,6 +45,24 @@ fn a_full_drive_costs_the_blocks_that_do_not_fit() {
         rig.clear_memory();
     }
     rig.manager.shutdown_blocking(LONG);
+}
+
+#[test]
+fn a_limit_beyond_the_file_system_is_said_at_start() {
+    let drive = MemoryVolume::new();
+    let setup = Setup::new(0, 64).volume(Arc::new(drive.clone()));
+    let said = || {
+        let rig = setup.open();
+        let findings = rig.manager.findings().to_vec();
+        rig.close();
+        findings.into_iter().find(|finding| finding.field == "disk.bytes")
+    };
+    drive.set_capacity(65 * (SLOT + 256) + (1 << 18));
+    assert_eq!(said(), None);
+    drive.set_capacity(30 * SLOT + (1 << 18));
+    let finding = said().unwrap();
+    assert_eq!(finding.severity, Severity::Warning);
+    assert!(finding.to_string().contains("the file system has"), "{finding}");
 }
 
 #[test]

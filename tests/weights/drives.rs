@@ -1,6 +1,6 @@
 //! Several drives, one of which does not answer.
 
-use std::sync::Arc;
+use std::{sync::Arc, thread, time::Duration};
 
 use dynamo_llm::block_manager::{
     KvBlockManager, KvBlockManagerConfig, SequenceHash,
@@ -12,14 +12,14 @@ use dynamo_llm::block_manager::{
 };
 
 use crate::{
-    rig::{Rig, Setup, hashes},
-    versions::{SHORT, get_from_disk, name, put, quarantined, store, switch, under},
+    rig::{LONG, Rig, Setup, hashes},
+    versions::{SHORT, eventually, get_from_disk, name, put, quarantined, store, switch, under},
 };
 
 /// Two drives, and a manager on them.
-fn two(root: &std::path::Path) -> (Rig, [Arc<FaultVolume>; 2]) {
+fn two(root: &std::path::Path, deadline: Duration) -> (Rig, [Arc<FaultVolume>; 2]) {
     let mut setup = under(&Setup::new(0, 0).manual(), 1);
-    setup.settings.transfer.deadline_ms = SHORT.as_millis() as u64;
+    setup.settings.transfer.deadline_ms = deadline.as_millis() as u64;
     setup.settings.disk.capacity = Capacity::Default;
     let volumes = ["a", "b"].map(|name| {
         let dir = root.join(name);
@@ -38,7 +38,7 @@ fn two(root: &std::path::Path) -> (Rig, [Arc<FaultVolume>; 2]) {
 #[test]
 fn what_lies_on_several_drives_is_found_again_and_a_hung_one_costs_its_own() {
     let root = tempfile::tempdir().unwrap();
-    let (rig, [_, b]) = two(root.path());
+    let (rig, [_, b]) = two(root.path(), SHORT);
     let chain = hashes(1, 12);
     put(&rig, 1, &chain);
     assert_eq!(switch(&rig, 2), 0);
@@ -63,5 +63,51 @@ fn what_lies_on_several_drives_is_found_again_and_a_hung_one_costs_its_own() {
     assert_eq!((get_from_disk(&rig, 2, &chain), get_from_disk(&rig, 2, &new)), (12, 8));
     assert_eq!((switch(&rig, 1), get_from_disk(&rig, 1, &chain)), (12, 12));
     assert_eq!((switch(&rig, 2), quarantined(&rig)), (20, 0));
+    rig.close();
+}
+
+#[test]
+fn a_hung_drive_keeps_no_later_switch_from_reading_the_others() {
+    let root = tempfile::tempdir().unwrap();
+    let (rig, [a, _]) = two(root.path(), SHORT);
+    let chain = hashes(3, 12);
+    for version in [1, 2, 3] {
+        put(&rig, version, &chain);
+        assert_eq!(switch(&rig, version + 1), 0);
+    }
+    a.stall();
+    for version in [3, 2, 1] {
+        rig.manager.set_weights_version_blocking(&name(version)).unwrap_err();
+        let there = |hash: &&SequenceHash| get_from_disk(&rig, version, &[**hash]) == 1;
+        let on_b = chain.iter().filter(there).count();
+        assert!(on_b > 0 && on_b < 12, "version {version}: {on_b} blocks");
+        let new = hashes(10 + version, 4);
+        assert!(store(&rig, version, &new).iter().all(Result::is_ok), "version {version}");
+        rig.clear_memory();
+    }
+    a.resume();
+    assert!(rig.manager.set_weights_version_blocking(&name(1)).is_ok());
+    assert_eq!((get_from_disk(&rig, 1, &chain), quarantined(&rig)), (12, 0));
+    rig.close();
+}
+
+#[test]
+fn a_hung_drive_does_not_keep_the_others_until_the_deadline() {
+    let root = tempfile::tempdir().unwrap();
+    let (rig, [_, b]) = two(root.path(), 10 * LONG);
+    let chain = hashes(4, 12);
+    put(&rig, 1, &chain);
+    assert_eq!(switch(&rig, 2), 0);
+    b.stall();
+    thread::scope(|scope| {
+        let switching = scope.spawn(|| rig.manager.set_weights_version_blocking(&name(1)));
+        let there = |hash: &&SequenceHash| rig.on_disk(&[**hash]) == 1;
+        eventually("one drive has been read", || chain.iter().any(|hash| there(&hash)));
+        let on_a = chain.iter().filter(there).count();
+        assert!(on_a < 12 && !switching.is_finished(), "{on_a} blocks");
+        b.resume();
+        assert_eq!(switching.join().unwrap().unwrap().found, 12);
+    });
+    assert_eq!((get_from_disk(&rig, 1, &chain), quarantined(&rig)), (12, 0));
     rig.close();
 }

@@ -1,4 +1,5 @@
-//! A volume of which one operation hangs, as if in the kernel, and nothing else does.
+//! A volume of which one operation hangs, as if in the kernel, or one kind fails on one file, and
+//! nothing else does.
 
 use std::{
     fmt,
@@ -22,63 +23,80 @@ enum State {
     Armed(FileOp, &'static str),
     /// One is stopped, at this offset.
     Shut(FileOp, &'static str, u64),
+    /// None hangs: each such operation on a file with this ending fails.
+    Failing(FileOp, &'static str),
 }
 
 #[derive(Debug)]
-pub(super) struct Gate {
+pub(crate) struct Gate {
     state: Mutex<State>,
     changed: Condvar,
     trespassed: AtomicBool,
 }
 
 impl Gate {
-    /// The next operation of that kind on the file with that ending hangs.
-    pub(super) fn arm(&self, op: FileOp, ending: &'static str) {
+    /// The next operation of that kind on the file with that ending hangs; one that does goes on.
+    pub(crate) fn arm(&self, op: FileOp, ending: &'static str) {
         *self.state.lock().unwrap() = State::Armed(op, ending);
+        self.changed.notify_all();
+    }
+
+    /// Each operation of that kind on the file with that ending fails.
+    pub(crate) fn fail(&self, op: FileOp, ending: &'static str) {
+        *self.state.lock().unwrap() = State::Failing(op, ending);
+        self.changed.notify_all();
     }
 
     /// Waits until one does.
-    pub(super) fn wait_until_shut(&self) {
+    pub(crate) fn wait_until_shut(&self) {
         let state = self.state.lock().unwrap();
         let not_yet = |state: &mut State| !matches!(state, State::Shut(..));
         let in_time = self.changed.wait_timeout_while(state, crate::rig::LONG, not_yet);
         assert!(!in_time.unwrap().1.timed_out(), "nothing came to the gate");
     }
 
-    pub(super) fn open(&self) {
+    pub(crate) fn is_shut(&self) -> bool {
+        matches!(*self.state.lock().unwrap(), State::Shut(..))
+    }
+
+    pub(crate) fn open(&self) {
         *self.state.lock().unwrap() = State::Open;
         self.changed.notify_all();
     }
 
     /// Whether something was written where a write was stopped.
-    pub(super) fn trespassed(&self) -> bool {
+    pub(crate) fn trespassed(&self) -> bool {
         self.trespassed.load(Ordering::Relaxed)
     }
 
-    fn pass(&self, op: FileOp, ending: &'static str, offset: u64) {
+    fn pass(&self, op: FileOp, ending: &'static str, offset: u64) -> io::Result<()> {
         let mut state = self.state.lock().unwrap();
+        if *state == State::Failing(op, ending) {
+            return Err(io::Error::from_raw_os_error(libc::EIO));
+        }
         if *state == State::Shut(op, ending, offset) && op == FileOp::Write {
             self.trespassed.store(true, Ordering::Relaxed);
         }
         if *state != State::Armed(op, ending) {
-            return;
+            return Ok(());
         }
         *state = State::Shut(op, ending, offset);
         self.changed.notify_all();
         let shut = |state: &mut State| matches!(state, State::Shut(..));
         drop(self.changed.wait_while(state, shut).unwrap());
+        Ok(())
     }
 }
 
 /// A volume in memory with a gate.
 #[derive(Debug)]
-pub(super) struct GatedVolume {
-    pub(super) inner: MemoryVolume,
-    pub(super) gate: Arc<Gate>,
+pub(crate) struct GatedVolume {
+    pub(crate) inner: MemoryVolume,
+    pub(crate) gate: Arc<Gate>,
 }
 
 impl GatedVolume {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let gate = Arc::new(Gate {
             state: Mutex::new(State::Open),
             changed: Condvar::new(),
@@ -137,12 +155,12 @@ impl IoFile for GatedFile {
     }
 
     fn read_at(&self, buffers: &mut [IoSliceMut<'_>], offset: u64) -> io::Result<usize> {
-        self.gate.pass(FileOp::Read, self.ending, offset);
+        self.gate.pass(FileOp::Read, self.ending, offset)?;
         self.inner.read_at(buffers, offset)
     }
 
     fn write_at(&self, buffers: &[IoSlice<'_>], offset: u64) -> io::Result<usize> {
-        self.gate.pass(FileOp::Write, self.ending, offset);
+        self.gate.pass(FileOp::Write, self.ending, offset)?;
         self.inner.write_at(buffers, offset)
     }
 

@@ -89,6 +89,8 @@ fn run(steps: &[Step], room: usize) {
                 stored.clear();
             }
             Step::ResetDisk => {
+                // What is held in memory would still be found there.
+                held.clear();
                 rig.clear_memory();
                 rig.manager.disk().unwrap().reset_blocking().unwrap();
                 stored.clear();

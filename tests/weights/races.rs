@@ -21,7 +21,7 @@ use dynamo_llm::block_manager::{
     transfer::{FaultEngine, Faults as CopyFaults, HostEngine},
 };
 
-use super::gate::GatedVolume;
+use crate::gate::GatedVolume;
 use crate::{
     rig::{FROM_DISK, LONG, Rig, Setup, TO_DISK, hashes},
     versions::{
@@ -106,6 +106,31 @@ fn a_slot_whose_write_hangs_is_nobody_elses_before_its_end() {
     assert_eq!(get_from_disk(&rig, 2, &four), 4);
     switch(&rig, 1);
     assert_eq!(get_from_disk(&rig, 1, &slow), 0);
+    rig.close();
+}
+
+#[test]
+fn who_waited_for_a_copy_from_before_gets_none_of_old_bytes_under_the_new_version() {
+    let volume = Arc::new(GatedVolume::new());
+    let gate = volume.gate.clone();
+    let setup = Setup::new(0, 8).volume(volume).manual();
+    let rig = under(&setup.with(|config| config.disk.io_threads = 8), 1).open();
+    let chain = hashes(1, 1);
+    let blocks = compute(&rig, 1, &chain);
+    gate.arm(FileOp::Write, ".data");
+    let both = [0, 1].map(|_| rig.manager.offload_to(&blocks, Tier::Disk).unwrap());
+    gate.wait_until_shut();
+    switch(&rig, 2);
+    // Goes on, and another write would be stopped.
+    gate.arm(FileOp::Write, ".data");
+    for storing in both {
+        assert!(storing.wait(Some(LONG)).unwrap().iter().all(is_stale));
+    }
+    assert!(!gate.is_shut(), "bytes of version 1 are written once more");
+    gate.open();
+    drop(blocks);
+    rig.clear_memory();
+    assert_eq!(get_from_disk(&rig, 2, &chain), 0);
     rig.close();
 }
 
@@ -232,6 +257,26 @@ fn a_hung_drive_hides_its_old_blocks_keeps_nobody_waiting_and_is_read_later() {
         assert_eq!(quarantined(&rig), 0);
         rig.close();
     }
+}
+
+#[test]
+fn what_came_before_a_drive_was_read_goes_down_when_it_has_been() {
+    let drive = Arc::new(FaultVolume::new(Arc::new(MemoryVolume::new()), Faults::none(1)));
+    let setup = under(&Setup::new(16, 64).volume(drive.clone()), 1);
+    let rig = setup.with(|c| c.transfer.deadline_ms = SHORT.as_millis() as u64).open();
+    drive.stall();
+    rig.manager.set_weights_version_blocking(&name(2)).unwrap_err();
+    drive.resume();
+    let mut chains = 0;
+    eventually("the drive is read", || {
+        if rig.manager.device().unwrap().available_blocks() > 0 {
+            chains += 1;
+            drop(compute(&rig, 2, &hashes(chains, 1)));
+        }
+        rig.manager.status().drives[0].stores
+    });
+    eventually("nothing waits", || rig.edge(TO_DISK).queue_depth == 0);
+    rig.close();
 }
 
 #[test]

@@ -1,4 +1,7 @@
-//! Whole blocks through a manager: sums, records, pools and all.
+//! Whole blocks through a manager: seals, records, pools and all.
+//!
+//! Stores come from the host tier, where blocks are sealed already, as they do by write-through; and
+//! once more from the device, where they have to be summed on the way.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -18,7 +21,7 @@ use crate::memory::HugePages;
 use crate::reference::Reference;
 use crate::{DEPTH, FILE, MIB, Way, figure};
 
-/// A manager with a device tier of `blocks` blocks, each a run of pages, and a disk tier.
+/// A manager with a device and a host tier of `blocks` blocks, each a run of pages, and a disk tier.
 pub(crate) fn manager(
     folder: &Path,
     bytes: usize,
@@ -35,7 +38,7 @@ pub(crate) fn manager(
         .build();
     settings.device.capacity = Capacity::Blocks(blocks);
     settings.device.layout = LayoutKind::Paged;
-    settings.host.capacity = Capacity::Blocks(0);
+    settings.host.capacity = Capacity::Blocks(blocks);
     settings.disk.dir = Some(folder.to_str().unwrap().to_owned());
     settings.disk.capacity = Capacity::Blocks(on_disk);
     settings.offload.policy = OffloadPolicy::Manual;
@@ -44,7 +47,8 @@ pub(crate) fn manager(
     let memory = KvManagerLayoutConfig::builder().allocator(Arc::new(HugePages)).build();
     let config = KvBlockManagerConfig::builder()
         .settings(settings)
-        .device_layout(memory)
+        .device_layout(memory.clone())
+        .host_layout(memory)
         .disk_io(io)
         .build()
         .unwrap();
@@ -54,6 +58,8 @@ pub(crate) fn manager(
 /// A manager, and what it is asked for.
 struct Whole {
     manager: KvBlockManager,
+    /// The tier that stores come from.
+    upper: Tier,
     /// Blocks that one pass moves each way.
     count: usize,
     /// Last name that was used.
@@ -63,11 +69,11 @@ struct Whole {
 }
 
 impl Whole {
-    fn new(folder: &Path, mib: usize) -> Self {
+    fn new(folder: &Path, mib: usize, upper: Tier) -> Self {
         let count = FILE / (mib * MIB);
         // Room for a chain that is loaded and one that is stored, above and below.
         let manager = manager(folder, mib * MIB, 2 * count, 2 * count);
-        let mut whole = Self { manager, count, name: 0, stored: Vec::new() };
+        let mut whole = Self { manager, upper, count, name: 0, stored: Vec::new() };
         // The files have their room before anything is measured.
         whole.keep();
         whole.keep();
@@ -81,17 +87,19 @@ impl Whole {
         self.stored = names;
     }
 
-    /// A chain on the device under names that nobody has used; nothing else is there.
+    /// A chain to be stored under names that nobody has used; nothing else is in memory.
     fn computed(&mut self) -> (Vec<SequenceHash>, ImmutableSlots) {
-        let device = self.manager.device().unwrap();
-        device.trigger_eviction_blocking(EvictionMode::Aggressive).unwrap();
+        for tier in [self.manager.device(), self.manager.host()].into_iter().flatten() {
+            tier.trigger_eviction_blocking(EvictionMode::Aggressive).unwrap();
+        }
+        let upper = self.manager.pool(self.upper).unwrap();
         let names = (0..self.count).map(|_| {
             self.name += 1;
             SequenceHash::from_u128(self.name << 64 | self.name)
         });
         let names: Vec<SequenceHash> = names.collect();
-        let slots = device.allocate_slots(self.count).unwrap();
-        let held = device.register_slots(slots, &Registration::chain(&names, 0, None)).unwrap();
+        let slots = upper.allocate_slots(self.count).unwrap();
+        let held = upper.register_slots(slots, &Registration::chain(&names, 0, None)).unwrap();
         (names, held)
     }
 
@@ -131,12 +139,16 @@ impl Whole {
 }
 
 pub(crate) fn rates(folder: &Path, mib: usize, reference: &mut Reference) {
-    let mut whole = Whole::new(&folder.join(format!("tier-{mib}")), mib);
-    for way in Way::ALL {
-        whole.keep();
-        let name = format!("disk_tier_{}_{mib}mib", way.name());
-        let reference_name = reference.name(way);
-        let ours = || way.rate(|| whole.pass(way));
-        figure::compare_rates(&name, "bytes/s", ours, &reference_name, || reference.rate(way));
+    let device = [("disk_device", Way::Write)];
+    let host = Way::ALL.map(|way| ("disk_tier", way));
+    for (upper, figures) in [(Tier::Host, &host[..]), (Tier::Device, &device)] {
+        let mut whole = Whole::new(&folder.join(format!("{upper}-{mib}")), mib, upper);
+        for &(name, way) in figures {
+            whole.keep();
+            let name = format!("{name}_{}_{mib}mib", way.name());
+            let reference_name = reference.name(way);
+            let ours = || way.rate(|| whole.pass(way));
+            figure::compare_rates(&name, "bytes/s", ours, &reference_name, || reference.rate(way));
+        }
     }
 }

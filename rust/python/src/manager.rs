@@ -348,8 +348,9 @@ impl BlockManager {
         asyncio::start(py, "BlockManager.reset_async", Operation::new(reset), None)
     }
 
-    /// Say that the engine computes with other weights from now on; returns how many of their blocks
-    /// were found on disk.
+    /// Say that the engine computes with other weights from now on.
+    ///
+    /// Returns how many of their blocks were found on disk.
     fn set_weights_version(&self, py: Python<'_>, version: &str) -> PyResult<usize> {
         let shared = self.open(py)?;
         Ok(py.detach(|| set_weights_version(shared, version))?)

@@ -107,7 +107,8 @@ mod tests {
             {"dir": "/b", "blocks": 7, "bytes": null},
         ]);
         let read = Vec::<DriveConfig>::read(&list);
-        let text = r#"[{ dir = "/a", bytes = "1 GiB", write_bytes_per_day = 5 }, { dir = "/b", blocks = 7 }]"#;
+        let text = "[{ dir = '/a', bytes = '1 GiB', write_bytes_per_day = 5 }, \
+                    { dir = '/b', blocks = 7 }]";
         assert_eq!(Vec::<DriveConfig>::read(&text.into()), read);
         assert_eq!(read.as_ref().map(Vec::len), Ok(2));
         let written = read.as_ref().map(Setting::write);

@@ -182,7 +182,7 @@ impl Config {
             ),
             Some(_) => {}
         }
-        self.check_drive_size("disk", disk.capacity, report);
+        self.check_drive_numbers("disk", disk.capacity, disk.write_bytes_per_day, report);
     }
 
     /// Several drives.
@@ -212,11 +212,22 @@ impl Config {
                 let (field, remedy) = (format!("{name}.bytes"), "state bytes, or blocks");
                 report.error(&field, &drive.dir, "nothing says how much it may hold", remedy);
             }
-            self.check_drive_size(&name, drive.capacity, report);
+            self.check_drive_numbers(&name, drive.capacity, drive.write_bytes_per_day, report);
         }
     }
 
-    fn check_drive_size(&self, name: &str, capacity: Capacity, report: &mut Report) {
+    fn check_drive_numbers(
+        &self,
+        name: &str,
+        capacity: Capacity,
+        budget: Option<u64>,
+        report: &mut Report,
+    ) {
+        if budget == Some(0) {
+            let field = format!("{name}.write_bytes_per_day");
+            let remedy = "give it a number of bytes, or leave it out for no limit";
+            report.error(&field, 0, "nothing could be stored", remedy);
+        }
         if let Capacity::Blocks(blocks) = capacity {
             let slot = self.model.block_bytes().unwrap_or_default().max(1);
             report.slots(&format!("{name}.blocks"), blocks, blocks, slot);

@@ -1,10 +1,11 @@
 //! Whether a lane can be used.
 //!
-//! A run of failures that speak against the drive makes a lane sick; any success ends the run. So do
-//! operations that are stuck at the same time, as many as that, or as there are threads: whatever
-//! succeeded in between, nobody is left to succeed again. A sick lane refuses at once, so that callers go on without it. After a while one request is let through on
-//! trial: if it comes back well the lane is good again, if not the wait doubles, up to a limit. Loads
-//! and stores are judged apart: a drive that went read-only still serves.
+//! A run of failures that speak against the drive makes a lane sick; any success ends the run. So
+//! do operations that are stuck at the same time, as many as that, or as there are threads:
+//! whatever succeeded in between, nobody is left to succeed again. A sick lane refuses at once, so
+//! that callers go on without it. After a while one request is let through on trial: if it comes
+//! back well the lane is good again, if not the wait doubles, up to a limit. Loads and stores are
+//! judged apart: a drive that went read-only still serves.
 
 use std::time::{Duration, Instant};
 

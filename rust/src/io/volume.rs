@@ -48,4 +48,9 @@ pub trait Volume: fmt::Debug + Send + Sync {
     ///
     /// [`IoError`].
     fn sync(&self) -> Result<(), IoError>;
+
+    /// Bytes that files in it can still grow by, all together; `None` where that is not known.
+    fn free_bytes(&self) -> Option<u64> {
+        None
+    }
 }

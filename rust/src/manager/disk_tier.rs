@@ -27,7 +27,7 @@ pub(super) fn tier(
         return Ok(None);
     }
     let (geometry, tiling) = geometry(settings)?;
-    let drives = drives::open(config, &drives, geometry, findings)?;
+    let drives = drives::open(config, &drives, geometry, fingerprint.get(), findings)?;
     let capacities: Vec<usize> = drives.iter().map(|drive| drive.options.capacity).collect();
     let budgets: Vec<_> = drives.iter().map(|drive| drive.write_bytes_per_day).collect();
     let capacity = capacities.iter().fold(0_usize, |sum, &one| sum.saturating_add(one));
@@ -42,6 +42,7 @@ pub(super) fn tier(
         tiling,
         fingerprint: fingerprint.get(),
         label: label(settings),
+        patience: settings.transfer.deadline(),
         drives: options,
     })?;
     for (drive, report) in blocks.drives().iter().zip(&reports) {

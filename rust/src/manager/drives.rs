@@ -1,21 +1,30 @@
 //! From settings to the drives of the disk tier.
 
-use std::{path::Path, thread};
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    path::Path,
+    time::{Duration, Instant},
+};
 
-use super::{KvBlockManagerConfig, ManagerError};
+use super::{KvBlockManagerConfig, ManagerError, disk_tier};
 use crate::{
     config::{
         Capacity, DiskConfig, DiskDurability, DriveConfig, Finding, Severity, Tier, format_size,
     },
-    io::{PsyncEngine, PsyncOptions},
+    io::{IoError, Lane, PsyncEngine, PsyncOptions},
     pool::{PoolError, SlotPool},
+    seal::Fingerprint,
     storage::disk::{
-        DiskDirectory, DiskError, DiskOptions, DropReason, Durability, Geometry, Recovered,
-        RecoveryReport, Superblocks,
+        DiskDirectory, DiskError, DiskFinding, DiskOptions, DropReason, Durability, Geometry,
+        Recovered, RecoveryReport, Superblocks,
     },
     sync::Arc,
-    transfer::disk::{Drive, DriveOptions},
+    transfer::disk::{Answer, Drive, DriveOptions},
 };
+
+/// How long a drive may take to open. Its table is read, at a million records in a third of a second:
+/// this is for one that hangs.
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A drive that was opened.
 pub(super) struct Opened {
@@ -26,43 +35,46 @@ pub(super) struct Opened {
 
 /// Opens the drives, all at the same time: each reads its table.
 ///
-/// One of several that answers with an I/O error is left out, which costs its blocks and a warning.
+/// One of several that answers with an I/O error, or not at all, is left out, which costs its blocks
+/// and a warning.
 /// What is wrong with settings or owners is an error whatever the others say.
 pub(super) fn open(
     config: &KvBlockManagerConfig,
     drives: &[DriveConfig],
     geometry: Geometry,
+    fingerprint: Fingerprint,
     findings: &mut Vec<Finding>,
 ) -> Result<Vec<Opened>, ManagerError> {
-    let opened: Vec<Result<_, ManagerError>> = thread::scope(|scope| {
-        let begun: Vec<_> = drives
-            .iter()
-            .map(|drive| scope.spawn(move || open_one(config, drive, geometry)))
-            .collect();
-        let ended = begun.into_iter().zip(drives);
-        ended
-            .map(|(opening, drive)| opening.join().unwrap_or_else(|_| Err(panicked(drive).into())))
-            .collect()
+    // All begin before one is waited for.
+    let begun = drives.iter().map(|drive| {
+        let (config, drive) = (config.clone(), drive.clone());
+        Answer::of("dynamo-open", move || {
+            let opened = catch_unwind(AssertUnwindSafe(|| open_one(&config, &drive, geometry)));
+            opened.unwrap_or_else(|_| Err(panicked(&drive).into()))
+        })
+    });
+    let begun: Vec<_> = begun.collect();
+    let until = Instant::now() + PATIENCE;
+    // One that is late lets go of its directory as it comes.
+    let late = || {
+        Err(DiskError::Io(IoError::Stuck { lane: Lane::Load, millis: PATIENCE.as_millis() as u64 })
+            .into())
+    };
+    let opened = begun.into_iter().map(|begun| match begun {
+        Ok(opening) => opening.by(until).unwrap_or_else(late),
+        Err(error) => Err(DiskError::Io(error).into()),
     });
     let several = drives.len() > 1;
     let mut good = Vec::new();
     let mut dead = None;
-    for (opened, drive) in opened.into_iter().zip(drives) {
+    for (opened, drive) in opened.zip(drives) {
         match opened {
             Ok((opened, found)) => {
                 findings.extend(found);
                 good.push(opened);
             }
             Err(ManagerError::Disk { source: source @ DiskError::Io(_) }) if several => {
-                let source = source.on(&drive.dir.as_str().into());
-                findings.push(Finding::new(
-                    Severity::Warning,
-                    "disk.drives",
-                    &drive.dir,
-                    format!("left out, its blocks are misses: {source}"),
-                    "repair the drive and start again, or take it out of the list",
-                ));
-                dead = dead.or(Some(source));
+                dead = dead.or(Some(leave_out(&drive.dir.as_str().into(), source, findings)));
             }
             Err(ManagerError::Disk { source }) if several => {
                 return Err(source.on(&drive.dir.as_str().into()).into());
@@ -74,23 +86,70 @@ pub(super) fn open(
         Some(dead) if good.is_empty() => return Err(dead.into()),
         _ => {}
     }
-    catch_up(&mut good)?;
-    Ok(good)
+    Ok(agree(good, fingerprint, &disk_tier::label(&config.settings), several, findings)?)
 }
 
-/// A reset that a drive has not heard of is heard from the others.
-fn catch_up(drives: &mut [Opened]) -> Result<(), DiskError> {
-    let latest = drives.iter().map(|drive| drive.options.directory.generation()).max();
-    for Opened { options, report, .. } in drives {
-        let name = &options.name;
-        let behind = options.directory.catch_up(latest.unwrap_or(0));
-        if behind.map_err(|error| error.on(name))? {
+/// Says that a drive takes no part, and why.
+fn leave_out(dir: &Arc<str>, why: DiskError, findings: &mut Vec<Finding>) -> DiskError {
+    let why = why.on(dir);
+    findings.push(Finding::new(
+        Severity::Warning,
+        "disk.drives",
+        dir,
+        format!("left out, its blocks are misses: {why}"),
+        "repair the drive and start again, or take it out of the list",
+    ));
+    why
+}
+
+/// Brings the drives to one state. One of several that cannot take note of it is left out.
+fn agree(
+    drives: Vec<Opened>,
+    fingerprint: Fingerprint,
+    label: &str,
+    several: bool,
+    findings: &mut Vec<Finding>,
+) -> Result<Vec<Opened>, DiskError> {
+    let generations = drives.iter().map(|drive| drive.options.directory.generation());
+    let latest = generations.max().unwrap_or(0);
+    let (mut good, mut dead) = (Vec::with_capacity(drives.len()), None);
+    for mut drive in drives {
+        let agreed = drive.catch_up(latest).and_then(|()| drive.claim(fingerprint, label));
+        let name = &drive.options.name;
+        match agreed {
+            Ok(()) => good.push(drive),
+            Err(error @ DiskError::Io(_)) if several => {
+                dead = dead.or(Some(leave_out(name, error, findings)));
+            }
+            Err(error) if several => return Err(error.on(name)),
+            Err(error) => return Err(error),
+        }
+    }
+    match dead {
+        Some(dead) if good.is_empty() => Err(dead),
+        _ => Ok(good),
+    }
+}
+
+impl Opened {
+    /// A reset that a drive has not heard of is heard from the others: its blocks must not be found.
+    fn catch_up(&mut self, latest: u64) -> Result<(), DiskError> {
+        let Self { options, report, .. } = self;
+        if options.directory.catch_up(latest)? {
             *report.dropped.entry(DropReason::Generation).or_default() += report.kept;
             report.kept = 0;
             options.recovered.clear();
         }
+        Ok(())
     }
-    Ok(())
+
+    /// Enters the fingerprint, while a drive that cannot can still be left out.
+    fn claim(&mut self, fingerprint: Fingerprint, label: &str) -> Result<(), DiskError> {
+        let options = &mut self.options;
+        let claimed = options.directory.claim_fingerprint(*fingerprint.as_bytes(), label)?;
+        options.recovered.retain(|block| Some(block.record.fingerprint) != claimed.1);
+        Ok(())
+    }
 }
 
 fn open_one(
@@ -105,9 +164,7 @@ fn open_one(
         Some(volume) => DiskDirectory::open_on(volume.clone(), options)?,
         None => DiskDirectory::open(Path::new(&drive.dir), options)?,
     };
-    let said =
-        directory.findings().into_iter().map(|finding| info(&drive.dir, finding.to_string()));
-    let findings = said.collect();
+    let findings = directory.findings().iter().map(|found| finding(&drive.dir, found)).collect();
     let io = config.drive.io.clone().unwrap_or_else(|| PsyncOptions {
         load_threads: disk.io_threads,
         store_threads: disk.io_threads.div_ceil(2),
@@ -184,6 +241,14 @@ pub(super) fn recovery(drive: &Drive, reuse: bool, report: &RecoveryReport) -> F
         return Finding::new(Severity::Warning, "disk.dir", dir, said, remedy);
     }
     info(dir, said)
+}
+
+fn finding(dir: &str, found: &DiskFinding) -> Finding {
+    if let DiskFinding::Overcommitted { .. } = found {
+        let remedy = "lower the limit, or make room: what does not fit is not stored";
+        return Finding::new(Severity::Warning, "disk.bytes", dir, found.to_string(), remedy);
+    }
+    info(dir, found.to_string())
 }
 
 fn info(dir: &str, message: String) -> Finding {

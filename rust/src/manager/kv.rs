@@ -16,13 +16,12 @@ use crate::{
         lookup,
     },
     pool::{ImmutableSlots, MutableSlots, PoolError},
-    storage::disk::DiskError,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
     tokens::{Key, SequenceHash},
-    transfer::{BlockResult, Transfer},
+    transfer::{BlockResult, Transfer, disk::BegunReset},
 };
 
 /// Target of the events in which a new manager tells its [settings](KvBlockManager::settings) and
@@ -369,14 +368,22 @@ impl KvBlockManager {
     /// The same.
     pub fn reset_blocking(&self) -> Result<ResetReport, ManagerError> {
         self.check_open()?;
-        let held = self.inner.resets.reset(|| {
-            let each = self.tiers().map(|pool| Ok((pool.tier(), pool.blocks().reset()?)));
-            // All of them, whatever one says.
-            each.collect::<Vec<Result<_, DiskError>>>()
+        let mut held = BTreeMap::new();
+        let mut begun = Vec::new();
+        self.inner.resets.reset(|| {
+            for pool in self.tiers() {
+                let (still_held, drives) = pool.blocks().begin_reset();
+                held.insert(pool.tier(), still_held);
+                begun.extend(drives);
+            }
         });
-        // What was registered since the first tier was reset has waited.
-        self.inner.edges.down.iter().for_each(StoreEdge::resume);
-        let held = held.into_iter().collect::<Result<_, _>>()?;
+        // What was registered since the first tier was reset has waited. Memory is not kept waiting
+        // for drives.
+        let resume = || self.inner.edges.down.iter().for_each(StoreEdge::resume);
+        resume();
+        let noted = begun.into_iter().try_for_each(BegunReset::noted);
+        resume();
+        noted?;
         Ok(ResetReport { held })
     }
 

@@ -28,7 +28,8 @@ use crate::{
     },
 };
 
-/// The ways from all lower tiers up to the first. Copies under way end with the edge: they are not published.
+/// The ways from all lower tiers up to the first. Copies under way end with the edge: they are not
+/// published.
 #[derive(Clone)]
 pub(crate) struct LoadEdge {
     inner: Arc<Inner>,

@@ -23,6 +23,10 @@ use crate::{
 /// How long a reading that nobody waits for waits for a drive.
 const PATIENCE: Duration = Duration::from_secs(60);
 
+/// How long drives that have been read wait for the others: tables of six million blocks take as
+/// long. A table that takes longer is read twice.
+const SOON: Duration = Duration::from_secs(2);
+
 impl TierBlocks {
     /// Whether blocks can be stored here: the drives are read. Where some are not, that is begun.
     pub(super) fn takes_stores(self: &Arc<Self>) -> bool {
@@ -33,6 +37,8 @@ impl TierBlocks {
                 if let Err(error) = tier.read_again(Instant::now() + PATIENCE) {
                     tracing::debug!(%error, "disk");
                 }
+                // Nobody else knows whose turn was too early.
+                tier.reopened();
             };
             // Without a thread now, the next store tries again.
             let _ = thread::Builder::new().name("dynamo-reread".to_owned()).spawn(read);
@@ -52,12 +58,21 @@ impl TierBlocks {
         if disk.is_all_read() {
             return Ok(0);
         }
+        // Drives that answer soon are not kept from use by one that does not.
+        let mut by = until.min(Instant::now() + SOON);
         loop {
             let pool = self.pool().clone();
-            let (readings, said) = disk.read_again(era, until, move || pool.set_apart());
+            let (readings, said) = disk.read_again(era, by, move || pool.set_apart());
             let all = readings.is_empty();
             self.adopt(readings);
-            said?;
+            match said {
+                Ok(()) => {}
+                Err(_) if by < until => {
+                    by = until;
+                    continue;
+                }
+                Err(error) => return Err(error),
+            }
             // What was overtaken by a reset is read again.
             if all {
                 return Ok(disk.found(era));

@@ -1,9 +1,9 @@
 //! The seals of a tier's slots.
 //!
 //! One row a slot: the root and the sums of its tiles; of a tier that keeps its sums beside the
-//! bytes, the root alone. A row is written by whoever owns the slot
-//! mutably and read by whoever holds the block in it; the pool's lock, which turns the one into
-//! the other, orders the two. The words are atomic so that this needs no `unsafe`.
+//! bytes, the root alone. A row is written by whoever owns the slot mutably and read by whoever
+//! holds the block in it; the pool's lock, which turns the one into the other, orders the two. The
+//! words are atomic so that this needs no `unsafe`.
 
 use crate::{
     eviction::SlotId,

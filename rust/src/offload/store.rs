@@ -266,20 +266,29 @@ impl Inner {
         let registrations: Vec<_> =
             wanted.iter().map(|block: &Outgoing| block.errand.registration).collect();
         let epoch = self.resets.enter();
-        let targets = self.lane.to.places_for(&registrations);
-        let between_resets = epoch.is_some_and(|epoch| self.resets.holds(epoch));
+        // In the middle of a reset nothing is asked for, and no write paid for.
+        let targets = epoch.map(|_| self.lane.to.places_for(&registrations)).unwrap_or_default();
+        // What a caller has held since before a reset is of the past, whenever its turn comes.
+        let current: Vec<bool> =
+            wanted.iter().map(|block| block.source.are_current() == [true]).collect();
+        let between_resets =
+            epoch.is_some_and(|epoch| self.resets.holds(epoch)) && self.lane.to.knows_of_resets();
+        let mut targets = targets.into_iter();
         let (mut rows, mut refused) = (Vec::with_capacity(wanted.len()), Vec::new());
-        for (block, target) in wanted.into_iter().zip(targets) {
-            match target {
-                _ if !between_resets => {
-                    let error = self.stale(&block.source);
-                    refused.push((block, error));
-                }
-                Ok(target) => {
+        for (block, current) in wanted.into_iter().zip(current) {
+            match targets.next() {
+                Some(Ok(target)) if between_resets && current => {
                     let Outgoing { source, errand } = block;
                     rows.push(Row { source, target, errand });
                 }
-                Err(error) => refused.push((block, error)),
+                Some(Err(error)) if between_resets && current => refused.push((block, error)),
+                target => {
+                    if let Some(Ok(target)) = target {
+                        self.lane.to.refund(target.ids()[0], &block.errand.registration);
+                    }
+                    let error = self.stale(&block.source);
+                    refused.push((block, error));
+                }
             }
         }
         let edge = Arc::downgrade(self);
@@ -305,8 +314,7 @@ impl Inner {
     }
 
     /// This block cannot begin now, for want of room, because of a reset or because it is not known
-    /// yet what the drive holds: callers are told, the
-    /// queue keeps it.
+    /// yet what the drive holds: callers are told, the queue keeps it.
     fn refuse(self: &Arc<Self>, block: Outgoing, error: TransferError) {
         let Outgoing { source, errand } = block;
         drop(source);

@@ -1,42 +1,31 @@
 //! One tier in full: slots, bytes, seals.
 #![allow(unsafe_code)]
 
-use std::{
-    fmt,
-    iter::{repeat, repeat_with},
-};
+use std::fmt;
 
-use super::{Admission, fingerprint::CurrentFingerprint, mend::Mender, seals::SealTable};
+use super::{drives::OnDrives, fingerprint::CurrentFingerprint, seals::SealTable};
 use crate::{
     config::Tier,
     eviction::SlotId,
-    io::Lane,
     layout::BlockLayout,
-    metrics::{DriveMetrics, PoolMetrics},
+    metrics::PoolMetrics,
     pool::{ImmutableSlots, MutableSlots, PoolError, Registration, SlotPool},
     seal::{Fingerprint, Seal, SealRoot, SealTiling},
     storage::{StorageError, StorageType, disk::DiskError},
     sync::Arc,
     tokens::Key,
-    transfer::{
-        BlockMemory, BlockPlace, TransferError,
-        disk::{DiskBlocks, RecoveredSlot},
-        sum_block,
-    },
+    transfer::{BlockMemory, BlockPlace, TransferError, disk::BegunReset, sum_block},
 };
 
 /// A tier: the lifecycle of its slots, the bytes in them, and what proves them.
 ///
 /// Invariant: pool and place have the same number of slots.
 pub struct TierBlocks {
-    pool: SlotPool,
-    place: BlockPlace,
-    fingerprint: CurrentFingerprint,
-    seals: Option<SealTable>,
-    /// Where its drives may write only so much.
-    admission: Option<Admission>,
-    /// Where its slots lie on drives.
-    mender: Option<Arc<Mender>>,
+    pub(super) pool: SlotPool,
+    pub(super) place: BlockPlace,
+    pub(super) fingerprint: CurrentFingerprint,
+    pub(super) seals: Option<SealTable>,
+    pub(super) on_drives: Option<OnDrives>,
 }
 
 impl TierBlocks {
@@ -46,8 +35,7 @@ impl TierBlocks {
         memory: Arc<BlockMemory>,
         fingerprint: CurrentFingerprint,
     ) -> Self {
-        let (admission, mender) = (None, None);
-        Self { pool, place: memory.into(), fingerprint, seals: None, admission, mender }
+        Self { pool, place: memory.into(), fingerprint, seals: None, on_drives: None }
     }
 
     /// A tier whose blocks are sealed as they arrive, from above or from whoever fills them.
@@ -58,33 +46,7 @@ impl TierBlocks {
     ) -> Self {
         let tiles = memory.tiling().tiles();
         let seals = Some(SealTable::new(pool.capacity(), tiles));
-        let (admission, mender) = (None, None);
-        Self { pool, place: memory.into(), fingerprint, seals, admission, mender }
-    }
-
-    /// A tier on drives, with the blocks that were found there: inactive, those used longest ago
-    /// the first to go. Each is a candidate until a load has verified it.
-    ///
-    /// # Errors
-    /// [`PoolError`], when `pool` is not a fresh one with a section for each drive.
-    pub(crate) fn on_disk(
-        pool: SlotPool,
-        disk: Arc<DiskBlocks>,
-        fingerprint: CurrentFingerprint,
-        found: &[RecoveredSlot],
-        admission: Option<Admission>,
-    ) -> Result<Self, PoolError> {
-        let seals = Some(SealTable::new(pool.capacity(), 0));
-        let sections = found.iter().map_while(|found| pool.section_of(found.slot));
-        let slots = pool.allocate_in(&sections.collect::<Vec<_>>()).into_iter().flatten();
-        let slots = MutableSlots::join(slots).map_or_else(|| pool.allocate(0), Ok)?;
-        if !slots.ids().iter().eq(found.iter().map(|found| &found.slot)) {
-            return Err(PoolError::ForeignHandle { tier: pool.tier() });
-        }
-        let mender = Some(Mender::new(pool.clone(), disk.clone()));
-        let tier = Self { pool, place: disk.into(), fingerprint, seals, admission, mender };
-        tier.register_found(slots, found)?;
-        Ok(tier)
+        Self { pool, place: memory.into(), fingerprint, seals, on_drives: None }
     }
 
     /// Which tier.
@@ -127,21 +89,6 @@ impl TierBlocks {
         memory.check_accessible().map(|()| memory)
     }
 
-    /// The drive, where its slots lie on one.
-    pub(crate) fn disk(&self) -> Option<&Arc<DiskBlocks>> {
-        self.place.disk()
-    }
-
-    /// Whether any of its blocks can be expected to come up when asked for.
-    pub(super) fn serves(&self) -> bool {
-        self.disk().is_none_or(|disk| disk.serves())
-    }
-
-    /// How many of its `slots`, from the first on, can be expected to come up when asked for.
-    pub(super) fn serving(&self, slots: &[SlotId]) -> usize {
-        self.disk().map_or(slots.len(), |disk| disk.serving(slots))
-    }
-
     /// What it counts. Blocks of a drive are hits when they were loaded and verified.
     pub(crate) fn metrics(&self) -> PoolMetrics {
         let mut metrics = self.pool.metrics();
@@ -153,116 +100,26 @@ impl TierBlocks {
         metrics
     }
 
-    /// What its drives count; none where it is in memory.
-    pub(crate) fn drives(&self) -> Vec<DriveMetrics> {
-        let drives = self.disk().map_or(&[][..], |disk| disk.drives());
-        let budgets = self.admission.as_ref().map(Admission::budgets).unwrap_or_default();
-        let budgets = budgets.into_iter().chain(repeat(None));
-        let each = drives.iter().zip(budgets).map(|(drive, budget)| {
-            let (written, hits) = (drive.written(), drive.hits());
-            DriveMetrics {
-                dir: drive.name().to_owned(),
-                loads: drive.serves(Lane::Load),
-                stores: drive.serves(Lane::Store),
-                capacity: drive.capacity() as u64,
-                used_bytes: drive.used(),
-                written_bytes: written,
-                hits,
-                written_bytes_per_hit: (hits > 0).then(|| written as f64 / hits as f64),
-                budget_left_bytes: budget.map(|budget| budget.left),
-                declined: budget.map_or(0, |budget| budget.declined),
-            }
-        });
-        each.collect()
-    }
-
-    /// Whether its drives may write only so much.
-    pub(crate) fn has_write_budget(&self) -> bool {
-        self.admission.is_some()
-    }
-
-    /// A slot for each of `blocks`, which are about to be copied here, or why there is none.
-    pub(super) fn places_for(
-        self: &Arc<Self>,
-        blocks: &[Registration],
-    ) -> Vec<Result<MutableSlots, TransferError>> {
-        let tier = self.tier();
-        let or_no_room = |slot: Option<_>| slot.ok_or(TransferError::NoRoom { tier });
-        let Some(disk) = self.disk() else {
-            let slots = self.pool.allocate_up_to(blocks.len()).into_singles().map(Some);
-            return slots.chain(repeat_with(|| None)).take(blocks.len()).map(or_no_room).collect();
-        };
-        if !self.takes_stores() {
-            return blocks.iter().map(|_| Err(DiskError::Unread.into())).collect();
-        }
-        let keys: Vec<Key> = blocks.iter().map(|block| block.key).collect();
-        let homes = disk.homes(&keys);
-        let bytes = disk.bytes_per_store();
-        let admitted: Vec<bool> = match &self.admission {
-            None => vec![true; blocks.len()],
-            Some(admission) => {
-                let each = homes.iter().zip(blocks);
-                each.map(|(&home, block)| admission.admit(home, block, bytes)).collect()
-            }
-        };
-        let wanted = homes.iter().zip(&admitted).filter(|(_, admitted)| **admitted);
-        let wanted: Vec<usize> = wanted.map(|(&home, _)| home).collect();
-        let slots = self.pool.allocate_in(&wanted);
-        if slots.iter().any(Option::is_none) {
-            self.wanted();
-        }
-        let mut slots = slots.into_iter();
-        let each = homes.into_iter().zip(blocks).zip(admitted);
-        each.map(|((home, block), admitted)| {
-            if !admitted {
-                return Err(TransferError::Declined { tier });
-            }
-            let slot = slots.next().flatten();
-            if let (None, Some(admission)) = (&slot, &self.admission) {
-                admission.refund(home, block, bytes);
-            }
-            or_no_room(slot)
-        })
-        .collect()
-    }
-
-    /// The bytes that were loaded from `slot` have been verified.
-    pub(super) fn arrived(&self, slot: SlotId) {
-        if let Some(disk) = self.disk() {
-            disk.hit(slot);
-        }
-    }
-
     /// Forgets every block of the tier, for good; returns how many are still held.
     ///
     /// # Errors
     /// What the drive says, where that could not be made to last.
     pub(crate) fn reset(&self) -> Result<usize, DiskError> {
-        let held = self.pool.reset();
-        self.disk().map_or(Ok(()), |disk| disk.reset())?;
+        let (held, begun) = self.begin_reset();
+        begun.map_or(Ok(()), BegunReset::noted)?;
         Ok(held)
     }
 
-    /// Slots whose new content is worth nothing, free again when whatever says otherwise is gone.
-    pub(super) fn forget(&self, slots: MutableSlots) {
-        if let Some(disk) = self.disk() {
-            for slot in slots.into_singles() {
-                disk.erase(slot.ids()[0], Box::new(slot));
-            }
-        }
+    /// Forgets every block of the tier; returns how many are still held, and what is to be waited for
+    /// until that lasts.
+    pub(crate) fn begin_reset(&self) -> (usize, Option<BegunReset>) {
+        let held = self.pool.reset();
+        (held, self.disk().map(|disk| disk.begin_reset()))
     }
 
-    /// Who sees to its slots that are out of use, where they lie on a drive.
-    pub(super) fn mender(&self) -> Option<&Arc<Mender>> {
-        self.mender.as_ref()
-    }
-
-    /// Books a write that was admitted and came to nothing for want of room.
-    pub(super) fn refund(&self, slot: SlotId, block: &Registration) {
-        let home = self.pool.section_of(slot);
-        if let (Some(admission), Some(home), Some(disk)) = (&self.admission, home, self.disk()) {
-            admission.refund(home, block, disk.bytes_per_store());
-        }
+    /// Whether what is stored here now is stored after every reset.
+    pub(super) fn knows_of_resets(&self) -> bool {
+        self.disk().is_none_or(|disk| disk.knows_of_resets())
     }
 
     /// What decides how the bytes are read now.
@@ -346,7 +203,8 @@ impl TierBlocks {
     }
 
     /// Re-reads the bytes of held blocks where they lie; per block, whether they are what was
-    /// sealed, which those of other weights than the present ones are not. Costs a pass over the bytes on the calling thread.
+    /// sealed, which those of other weights than the present ones are not. Costs a pass over the
+    /// bytes on the calling thread.
     ///
     /// # Errors
     /// [`TransferError::Foreign`] for blocks of another tier, [`TransferError::Storage`] where the CPU
@@ -397,7 +255,7 @@ impl TierBlocks {
         let holds = |slot: &MutableSlots| match (&self.place, self.reachable()) {
             (_, Ok(memory)) => holds_patterns(memory, slot),
             (BlockPlace::Disk(disk), _) => slot.ids().iter().all(|&id| {
-                let retired = self.mender.as_ref().is_some_and(|mender| mender.is_retired(id));
+                let retired = self.mender().is_some_and(|mender| mender.is_retired(id));
                 !retired && disk.holds_patterns(id)
             }),
             _ => false,
@@ -407,7 +265,7 @@ impl TierBlocks {
         for slot in quarantined.into_singles() {
             if holds(&slot) {
                 good += 1;
-                if let Some(mender) = &self.mender {
+                if let Some(mender) = self.mender() {
                     slot.ids().iter().for_each(|&id| mender.returned(id));
                 }
             } else {

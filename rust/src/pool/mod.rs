@@ -26,8 +26,9 @@
 //!
 //! What it costs: one mutex, held for index arithmetic only, never across a copy, I/O or callback;
 //! no thread, no channel. 56 bytes a slot and 16 for its parent, committed when the slot is first
-//! used (of several sections the last alone; the others' at once), 11 to 22 in the index, 4 in the free list, and the policy's links: with LRU 98 bytes a
-//! block in a pool of 10 million. Engine keys, where there are any, are 42 more.
+//! used (of several sections the last alone; the others' at once), 11 to 22 in the index, 4 in the
+//! free list, and the policy's links: with LRU 98 bytes a block in a pool of 10 million. Engine
+//! keys, where there are any, are 42 more.
 //!
 //! What it is not: it knows no storage (`manager` joins slots and bytes) and no other tier.
 

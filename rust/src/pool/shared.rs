@@ -241,12 +241,12 @@ impl SlotPool {
     }
 
     /// Takes one quarantined slot, to test its memory, as [`take_quarantined`](Self::take_quarantined)
-    /// takes all. `None` when it is not quarantined; one that still has readers is not yet.
+    /// takes all. `None` when it is not quarantined; one that still has readers is not yet. Tells
+    /// nobody of events, so that it may be asked under a lock.
     pub(crate) fn take_quarantined_slot(&self, id: SlotId) -> Option<MutableSlots> {
-        self.with(|state| {
-            let taken = state.take_quarantined_slot(id);
-            taken.then(|| MutableSlots::new(self.clone(), Ids::from_iter([id]), state.generation))
-        })
+        let mut state = self.lock();
+        let taken = state.take_quarantined_slot(id);
+        taken.then(|| MutableSlots::new(self.clone(), Ids::from_iter([id]), state.generation))
     }
 
     /// Slots that an allocation can have now: free and inactive.

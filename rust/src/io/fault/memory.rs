@@ -260,6 +260,12 @@ impl Volume for MemoryVolume {
         Ok(Arc::new(MemoryFile { disk: self.disk.clone(), node, path, mode }))
     }
 
+    fn free_bytes(&self) -> Option<u64> {
+        let disk = self.disk.lock();
+        let free = disk.capacity?.saturating_sub(disk.used());
+        Some((free * SECTOR) as u64)
+    }
+
     fn remove(&self, name: &str) -> Result<(), IoError> {
         let mut disk = self.disk.lock();
         let path: Arc<str> = format!("memory/{name}").into();

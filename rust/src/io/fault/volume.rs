@@ -103,6 +103,10 @@ impl Volume for FaultVolume {
         self.mood.pass(false);
         self.inner.sync()
     }
+
+    fn free_bytes(&self) -> Option<u64> {
+        self.inner.free_bytes()
+    }
 }
 
 #[derive(Debug)]

@@ -130,6 +130,11 @@ impl Volume for OsVolume {
             |error| IoError::from_os(Place::whole(&self.path, FileOp::Sync), &error.into()),
         )
     }
+
+    fn free_bytes(&self) -> Option<u64> {
+        let found = rustix::fs::statvfs(&*self.path).ok()?;
+        Some(found.f_bavail.saturating_mul(found.f_frsize))
+    }
 }
 
 impl fmt::Debug for OsVolume {

@@ -2,17 +2,17 @@
 //!
 //! * A slot that is to blame for a failure (its bytes were not those of its block, or the drive could
 //!   not read or write them) is written with patterns and read back, on the store lane. If they hold
-//!   it is in use again. If they do not although stores elsewhere went well meanwhile, or when it
-//!   fails again later, it is retired until the process ends.
+//!   it is in use again. If they do not although stores and loads elsewhere on the drive went well
+//!   meanwhile, or when it fails again later, it is retired until the process ends.
 //! * A slot for which the drive had no room is out of use too, so that blocks make way for others
 //!   instead of finding no room again and again. That speaks not against it: it is tried when stores
 //!   go well, ever more rarely while there is no room, and at once when nothing else is left.
 //!
-//! Each drive is judged by its own stores, and of each one slot is tested at a time; nobody waits for
-//! it. All slots that wait are quarantined as far as the pool is concerned.
+//! Each drive is judged by its own operations, and of each one slot is tested at a time; nobody waits
+//! for it. All slots that wait are quarantined as far as the pool is concerned.
 //!
 //! Costs: a test of a suspect writes and reads it twice, one for room asks the file system; without
-//! slots out of use, two atomic operations per store.
+//! slots out of use, two atomic operations per store and one per load.
 
 mod ward;
 
@@ -52,10 +52,15 @@ impl Mender {
         self.listeners.lock().push(listener);
     }
 
-    /// A slot that is quarantined, or will be when its last reader goes, has failed.
-    fn blame(self: &Arc<Self>, slot: SlotId) {
-        if let Some(ward) = self.ward(slot) {
+    /// A slot has failed, which nobody can test before `held` is let go; it is quarantined then, or
+    /// will be when its last reader goes.
+    fn blame<T>(self: &Arc<Self>, slot: SlotId, held: T, let_go: impl FnOnce(T)) {
+        let ward = self.ward(slot);
+        if let Some(ward) = ward {
             ward.blame(slot);
+        }
+        let_go(held);
+        if let Some(ward) = ward {
             self.test(ward);
         }
     }
@@ -75,6 +80,13 @@ impl Mender {
     fn stored(self: &Arc<Self>, slot: SlotId) {
         if let Some(ward) = self.ward(slot).filter(|ward| ward.stored()) {
             self.test(ward);
+        }
+    }
+
+    /// A load from that slot went well.
+    fn loaded(&self, slot: SlotId) {
+        if let Some(ward) = self.ward(slot) {
+            ward.loaded();
         }
     }
 
@@ -126,10 +138,15 @@ impl Mender {
             self.test(ward);
         }
         if tested == Tested::Holds {
-            let listeners = self.listeners.lock().clone();
-            for listener in &listeners {
-                listener();
-            }
+            self.tell();
+        }
+    }
+
+    /// There are slots for who had none.
+    fn tell(&self) {
+        let listeners = self.listeners.lock().clone();
+        for listener in &listeners {
+            listener();
         }
     }
 }
@@ -168,10 +185,8 @@ impl TierBlocks {
             return without;
         }
         if error.blames_target() {
-            let ids: Vec<SlotId> = slots.ids().to_vec();
-            slots.quarantine();
-            for id in ids {
-                mender.blame(id);
+            for slot in slots.into_singles() {
+                mender.blame(slot.ids()[0], slot, MutableSlots::quarantine);
             }
         }
         false
@@ -184,10 +199,24 @@ impl TierBlocks {
         }
     }
 
+    /// Drives that took no stores may take them now.
+    pub(super) fn reopened(&self) {
+        if let Some(mender) = self.mender() {
+            mender.tell();
+        }
+    }
+
     /// A store into that slot has arrived.
     pub(super) fn stored(&self, slot: SlotId) {
         if let Some(mender) = self.mender() {
             mender.stored(slot);
+        }
+    }
+
+    /// A load from that slot has arrived.
+    pub(super) fn loaded(&self, slot: SlotId) {
+        if let Some(mender) = self.mender() {
+            mender.loaded(slot);
         }
     }
 
@@ -208,9 +237,7 @@ struct Erased {
 impl Drop for Erased {
     fn drop(&mut self) {
         if let Some(block) = self.block.take() {
-            let slot = block.ids()[0];
-            drop(block);
-            self.mender.blame(slot);
+            self.mender.blame(block.ids()[0], block, drop);
         }
     }
 }

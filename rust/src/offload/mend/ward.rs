@@ -21,8 +21,9 @@ const LONGEST_WAIT: u32 = 64;
 /// The slots of one drive.
 #[derive(Default)]
 pub(super) struct Ward {
-    /// Stores that went well.
+    /// Stores and loads that went well.
     stores: AtomicU64,
+    loads: AtomicU64,
     /// Slots that wait for a test; also known without the lock.
     waiting: AtomicUsize,
     books: Mutex<Books>,
@@ -47,8 +48,15 @@ struct Books {
 #[derive(Clone, Copy)]
 pub(super) struct Patient {
     pub(super) slot: SlotId,
-    /// Stores that had gone well when it failed; `None`: it did not, it had no room.
-    failed_after: Option<u64>,
+    /// What had gone well when it failed; `None`: it did not, it had no room.
+    failed_after: Option<Well>,
+}
+
+/// How much a drive has done well. It is well if both go on: some write what they cannot read.
+#[derive(Clone, Copy)]
+struct Well {
+    stores: u64,
+    loads: u64,
 }
 
 impl Patient {
@@ -59,7 +67,8 @@ impl Patient {
 }
 
 impl Ward {
-    /// A slot has failed.
+    /// A slot has failed. Each reader that found its bytes bad says so while it holds them: before
+    /// the last has, no test can begin.
     pub(super) fn blame(&self, slot: SlotId) {
         let mut books = self.books.lock();
         if books.failed.insert(slot) {
@@ -89,6 +98,11 @@ impl Ward {
         books.pause == 0
     }
 
+    /// A load went well.
+    pub(super) fn loaded(&self) {
+        self.loads.fetch_add(1, Ordering::Relaxed);
+    }
+
     /// Whether some slot waits for a test.
     pub(super) fn waits(&self) -> bool {
         self.waiting.load(Ordering::Relaxed) > 0
@@ -114,9 +128,8 @@ impl Ward {
         if books.testing {
             return None;
         }
-        let Books { suspects, roomless, retired, .. } = &mut *books;
+        let Books { suspects, roomless, .. } = &mut *books;
         let found = [suspects, roomless].into_iter().find_map(|queue| {
-            queue.retain(|patient| !retired.contains(&patient.slot));
             let (at, slot) = queue
                 .iter()
                 .enumerate()
@@ -133,8 +146,10 @@ impl Ward {
         let id = patient.slot;
         let mut books = self.books.lock();
         books.testing = false;
-        let drive_is_well =
-            patient.failed_after.is_some_and(|at| at < self.stores.load(Ordering::Relaxed));
+        let now = self.well();
+        let drive_is_well = patient
+            .failed_after
+            .is_some_and(|then| then.stores < now.stores && then.loads < now.loads);
         let on = match tested {
             Tested::Holds => {
                 (books.pause, books.wait) = (0, 0);
@@ -162,7 +177,12 @@ impl Ward {
     }
 
     fn failed_now(&self, slot: SlotId) -> Patient {
-        Patient { slot, failed_after: Some(self.stores.load(Ordering::Relaxed)) }
+        Patient { slot, failed_after: Some(self.well()) }
+    }
+
+    fn well(&self) -> Well {
+        let counted = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        Well { stores: counted(&self.stores), loads: counted(&self.loads) }
     }
 
     fn count(&self, books: &Books) {

@@ -14,7 +14,7 @@ impl DiskDirectory {
     /// # Errors
     ///
     /// [`DiskError::TableFull`] where all have been asked for, and whatever the drive says.
-    pub fn claim_fingerprint(
+    pub(crate) fn claim_fingerprint(
         &self,
         digest: [u8; 32],
         label: &str,

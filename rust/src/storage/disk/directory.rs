@@ -77,7 +77,7 @@ impl DiskDirectory {
     /// Lets directories number their records in one sequence from now on, past all there are, so that
     /// the order of storing is known across them. All that have records of one another's blocks
     /// should be given.
-    pub fn order_together<'a>(directories: impl IntoIterator<Item = &'a mut Self>) {
+    pub(crate) fn order_together<'a>(directories: impl IntoIterator<Item = &'a mut Self>) {
         let directories: Vec<_> = directories.into_iter().collect();
         let next = directories.iter().map(|one| one.sequence.load(Ordering::Relaxed)).max();
         let sequence = Arc::new(AtomicU64::new(next.unwrap_or(1)));
@@ -101,7 +101,8 @@ impl DiskDirectory {
         head.sets.iter().map(entry).collect()
     }
 
-    /// Bytes on the drive, everything included; never more than the limit.
+    /// Bytes on the drive, everything included. They never grow past the limit; where that is lower
+    /// than before they are more until slots are given up.
     pub fn used(&self) -> u64 {
         self.head.lock().used()
     }
@@ -242,17 +243,24 @@ impl DiskDirectory {
         Ok(())
     }
 
-    /// Starts the next reset generation: on return no record of before is ever seen again, and every
-    /// slot is free.
+    /// Starts a reset generation for so many `resets`, `at_least` that one: on return no record of
+    /// before is ever seen again, and every slot is free. `skipped` is told how many numbers were left
+    /// out, as soon as the new one counts and before the drive is asked.
     ///
     /// # Errors
     ///
     /// Whatever the drive says. The reset may or may not have happened then; until the superblock
     /// could be written nothing else is.
-    pub fn next_generation(&self) -> Result<u64, DiskError> {
+    pub fn next_generation(
+        &self,
+        resets: u64,
+        at_least: u64,
+        skipped: impl FnOnce(u64),
+    ) -> Result<u64, DiskError> {
         let mut head = self.head.lock();
-        let next = head.superblock.generation + 1;
-        self.start_generation(&mut head, next)
+        let next = head.superblock.generation.saturating_add(resets);
+        let generation = next.max(at_least);
+        self.start_generation(&mut head, generation, || skipped(generation - next))
     }
 
     /// Catches up with directories that have heard of a reset when this one could not be reached: on
@@ -262,19 +270,25 @@ impl DiskDirectory {
     /// # Errors
     ///
     /// As for [`next_generation`](Self::next_generation).
-    pub fn catch_up(&self, generation: u64) -> Result<bool, DiskError> {
+    pub(crate) fn catch_up(&self, generation: u64) -> Result<bool, DiskError> {
         let mut head = self.head.lock();
         let behind = head.superblock.generation < generation;
         if behind {
-            self.start_generation(&mut head, generation)?;
+            self.start_generation(&mut head, generation, || ())?;
         }
         Ok(behind)
     }
 
-    fn start_generation(&self, head: &mut Head, generation: u64) -> Result<u64, DiskError> {
+    fn start_generation(
+        &self,
+        head: &mut Head,
+        generation: u64,
+        counts: impl FnOnce(),
+    ) -> Result<u64, DiskError> {
         head.superblock.generation = generation;
         // Before the drive is asked: whatever comes of it, nothing older is acknowledged any more.
         self.generation.store(generation, Ordering::Release);
+        counts();
         self.write_head(head)?;
         for set in &head.sets {
             set.marks.lock().reset();
@@ -321,7 +335,7 @@ impl DiskDirectory {
 
     /// Fingerprints that were asked for before give up their places as soon as they have no blocks,
     /// these excepted.
-    pub fn keep_fingerprints(&self, ids: &[FingerprintId]) {
+    pub(crate) fn keep_fingerprints(&self, ids: &[FingerprintId]) {
         self.head.lock().asked = ids.to_vec();
     }
 
@@ -391,7 +405,7 @@ impl DiskDirectory {
 
     pub(super) fn write_head(&self, head: &mut Head) -> Result<(), IoError> {
         head.unwritten = true;
-        head.superblock.sequence += 1;
+        head.superblock.sequence = head.superblock.sequence.saturating_add(1);
         head.superblock.write(&*self.superfile)?;
         head.unwritten = false;
         Ok(())

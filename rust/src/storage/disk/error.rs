@@ -135,7 +135,8 @@ impl DiskError {
     /// The same, of the drive at `dir`.
     pub(crate) fn on(self, dir: &Arc<str>) -> Self {
         match self {
-            Self::Drive { .. } => self,
+            // These name it themselves.
+            Self::Drive { .. } | Self::Locked { .. } | Self::Foreign { .. } => self,
             source => Self::Drive { dir: dir.clone(), source: Box::new(source) },
         }
     }

@@ -14,8 +14,8 @@ impl DiskDirectory {
     ///
     /// # Errors
     ///
-    /// [`DiskError::LimitReached`], and [`IoError::NoSpace`](crate::io::IoError::NoSpace) where the drive is full; the set is then
-    /// as it was.
+    /// [`DiskError::LimitReached`], and [`IoError::NoSpace`](crate::io::IoError::NoSpace) where the
+    /// drive is full; the set is then as it was.
     pub fn grow(&self, id: SetId, slots: u32) -> Result<Range<u32>, DiskError> {
         let mut head = self.head.lock();
         let set = head.set(id)?.clone();
@@ -73,11 +73,23 @@ impl DiskDirectory {
         Ok(true)
     }
 
+    /// The slots of a set whose room was given up, ascending.
+    ///
+    /// # Errors
+    ///
+    /// [`DiskError::NoSuchSet`].
+    pub(crate) fn given_up(&self, id: SetId) -> Result<Vec<u32>, DiskError> {
+        let set = self.head.lock().set(id)?.clone();
+        let marks = set.marks.lock();
+        Ok((0..marks.len()).filter(|&slot| marks.is_hole(slot)).collect())
+    }
+
     /// Takes the room of slots that were given up again; they are free then.
     ///
     /// # Errors
     ///
-    /// [`DiskError::LimitReached`], and [`IoError::NoSpace`](crate::io::IoError::NoSpace) where the drive is full.
+    /// [`DiskError::LimitReached`], and [`IoError::NoSpace`](crate::io::IoError::NoSpace) where the
+    /// drive is full.
     pub fn take_back(&self, slots: &[DiskSlot]) -> Result<(), DiskError> {
         let head = self.head.lock();
         for slot in slots {

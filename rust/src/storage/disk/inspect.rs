@@ -53,7 +53,8 @@ pub struct Inspection {
     pub fingerprints: Vec<FingerprintUse>,
     /// Sets, oldest first.
     pub sets: Vec<SetUse>,
-    /// Blocks that a new owner would find.
+    /// Blocks that a new owner would find. Fewer where it learns from the other drives of a tier of
+    /// a reset that this one has missed.
     pub blocks: u64,
     /// Their bytes, without padding and sums.
     pub bytes: u64,

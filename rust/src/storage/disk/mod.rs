@@ -45,9 +45,10 @@
 //!
 //! # Costs
 //!
-//! Opening reads each table once, in order; so does asking for the blocks of another fingerprint, of
-//! one table, while no record is written to the 4 MiB of it that are being read. Beside what the drive does, storing a block costs one
-//! `pwrite` of 256 bytes; all records of one call share the syncs. In memory: 2 bytes per slot.
+//! Opening reads each table once, in order; so does asking for the blocks of another fingerprint,
+//! of one table, while no record is written to the 4 MiB of it that are being read. Beside what the
+//! drive does, storing a block costs one `pwrite` of 256 bytes; all records of one call share the
+//! syncs. In memory: 2 bytes per slot.
 
 mod bytes;
 mod claim;
@@ -79,5 +80,4 @@ pub use options::{DiskOptions, Durability, Preallocation};
 pub use owner::Holder;
 pub use record::{DiskRecord, EngineName, FingerprintId, RECORD_BYTES};
 pub use report::{DiskFinding, DropReason, Recovered, RecoveredBlock, RecoveryReport, Superblocks};
-pub use reread::Reread;
 pub use superblock::FORMAT_VERSION;

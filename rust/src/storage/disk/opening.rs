@@ -49,8 +49,13 @@ impl DiskDirectory {
         if !options.reuse && state != Superblocks::Fresh {
             state = Superblocks::Lost;
         }
+        let former = found.as_ref().map_or(0, |found| found.generation);
         let found = found.filter(|_| state != Superblocks::Lost);
         let mut superblock = found.clone().unwrap_or_else(Superblock::new);
+        // Starting empty is a reset, which directories that were not there catch up with.
+        if found.is_none() {
+            superblock.generation = former.saturating_add(1);
+        }
         let removed = remove_strays(&*volume, &superblock)?;
         let take = || room::take(&*superfile, 0..FILE_BYTES, Preallocation::Auto);
         let sparse = if found.is_none() {
@@ -62,7 +67,7 @@ impl DiskDirectory {
             take().unwrap_or(false)
         };
         if state != Superblocks::Whole {
-            superblock.sequence += 1;
+            superblock.sequence = superblock.sequence.saturating_add(1);
             superblock.write(&*superfile)?;
             volume.sync()?;
         }
@@ -92,7 +97,8 @@ impl DiskDirectory {
             }
             set.install(marks);
         }
-        let sequence = scan.blocks.iter().map(|block| block.sequence + 1).max().unwrap_or(1);
+        let sequence =
+            scan.blocks.iter().map(|block| block.sequence.saturating_add(1)).max().unwrap_or(1);
         let report = RecoveryReport {
             kept: scan.blocks.len() as u64,
             dropped: scan.dropped,
@@ -116,6 +122,10 @@ impl DiskDirectory {
             directory.head.lock().find(DiskFinding::Sparse);
         }
         directory.current = directory.set_of(directory.options.geometry)?;
+        let wanted = directory.limit().saturating_sub(directory.used());
+        if let Some(free) = directory.volume.free_bytes().filter(|&free| free < wanted) {
+            directory.head.lock().find(DiskFinding::Overcommitted { wanted, free });
+        }
         Ok((directory, Recovered { blocks: scan.blocks, report }))
     }
 
@@ -133,7 +143,8 @@ impl DiskDirectory {
             let how = OpenFile { create: true, write: true, direct: self.options.direct };
             let set = Arc::new(DiskSet::open(&*self.volume, id, geometry, how)?);
             self.volume.sync()?;
-            head.superblock.next_set += 1;
+            let full = DiskError::TableFull { what: "geometry", limit: MAX_SETS };
+            head.superblock.next_set = id.0.checked_add(1).ok_or(full)?;
             head.superblock.sets.push((id, geometry));
             head.sets.push(set.clone());
             self.write_head(&mut head)?;

@@ -57,8 +57,32 @@ impl Holder {
 
 impl fmt::Display for Holder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "process {} on {} (since {} s after 1970)", self.pid, self.host, self.since)
+        write!(f, "process {} on {} (since {})", self.pid, self.host, utc(self.since))
     }
+}
+
+/// A time in seconds since 1970, for people.
+fn utc(seconds: u64) -> String {
+    let (mut days, second) = (seconds / 86_400, seconds % 86_400);
+    let is_leap = |year: u64| {
+        year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400))
+    };
+    // Centuries of days at a time: years that nobody means must not take for ever.
+    let mut year = 1970 + days / 146_097 * 400;
+    days %= 146_097;
+    while days >= 365 + u64::from(is_leap(year)) {
+        days -= 365 + u64::from(is_leap(year));
+        year += 1;
+    }
+    let lengths = [31, 28 + u64::from(is_leap(year)), 31, 30, 31, 30, 31, 31, 30, 31, 30, 31];
+    let mut month = 0;
+    while days >= lengths[month] {
+        days -= lengths[month];
+        month += 1;
+    }
+    let (month, day) = (month + 1, days + 1);
+    let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
+    format!("{year}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02} UTC")
 }
 
 /// The lock; let go of when dropped.
@@ -121,5 +145,26 @@ impl Drop for OwnerLock {
             // Not left to the closing, which waits for children that still have the descriptor.
             let _ = flock(&self.fd, FlockOperation::Unlock);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_time_is_said_in_words_of_the_calendar() {
+        for (seconds, said) in [
+            (0, "1970-01-01 00:00:00 UTC"),
+            (951_827_696, "2000-02-29 12:34:56 UTC"),
+            (1_709_251_199, "2024-02-29 23:59:59 UTC"),
+            (1_709_251_200, "2024-03-01 00:00:00 UTC"),
+            (1_796_078_885, "2026-11-30 22:48:05 UTC"),
+            (4_107_542_400, "2100-03-01 00:00:00 UTC"),
+            (13_574_563_200, "2400-02-29 00:00:00 UTC"),
+        ] {
+            assert_eq!(utc(seconds), said);
+        }
+        assert!(utc(u64::MAX).starts_with("584554"), "{}", utc(u64::MAX));
     }
 }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use super::{DiskRecord, DiskSlot, Holder};
+use crate::config::format_size;
 use crate::io::IoMode;
 
 /// Why a record was not kept.
@@ -67,6 +68,13 @@ pub enum DiskFinding {
     NoPunching,
     /// How data reaches the drive.
     Mode(IoMode),
+    /// The limit is more than the file system has room for.
+    Overcommitted {
+        /// Bytes that the directory may still grow by.
+        wanted: u64,
+        /// Bytes that are free.
+        free: u64,
+    },
 }
 
 impl fmt::Display for DiskFinding {
@@ -78,6 +86,10 @@ impl fmt::Display for DiskFinding {
                 write!(f, "direct I/O in units of {alignment} bytes")
             }
             Self::Mode(IoMode::Buffered { reason }) => write!(f, "buffered I/O: {reason}"),
+            Self::Overcommitted { wanted, free } => {
+                let (wanted, free) = (format_size(*wanted), format_size(*free));
+                write!(f, "the limit leaves {wanted} to be filled, and the file system has {free}")
+            }
         }
     }
 }

@@ -10,7 +10,7 @@ use super::{DiskDirectory, DiskError, RecoveredBlock};
 /// What the table of the current set says.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
-pub struct Reread {
+pub(crate) struct Reread {
     /// Reset generation that was in force.
     pub generation: u64,
     /// Blocks of the fingerprint that was asked for. Each is a claim until its bytes verify.
@@ -28,7 +28,7 @@ impl DiskDirectory {
     /// # Errors
     ///
     /// Whatever the drive says.
-    pub fn read_again(&self, fingerprint: FingerprintId) -> Result<Reread, DiskError> {
+    pub(crate) fn read_again(&self, fingerprint: FingerprintId) -> Result<Reread, DiskError> {
         let (set, superblock) = {
             let head = self.head.lock();
             (head.set(self.current)?.clone(), head.superblock.clone())

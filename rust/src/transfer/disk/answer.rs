@@ -8,14 +8,14 @@ use crate::{
 };
 
 /// What a call on a thread of its own will say.
-pub(super) struct Answer<T>(Arc<(Mutex<Option<T>>, Condvar)>);
+pub(crate) struct Answer<T>(Arc<(Mutex<Option<T>>, Condvar)>);
 
 impl<T: Send + 'static> Answer<T> {
     /// Starts the call.
     ///
     /// # Errors
     /// [`IoError::Thread`].
-    pub(super) fn of(
+    pub(crate) fn of(
         name: &str,
         call: impl FnOnce() -> T + Send + 'static,
     ) -> Result<Self, IoError> {
@@ -33,7 +33,7 @@ impl<T: Send + 'static> Answer<T> {
     }
 
     /// What it said, by then; otherwise it goes on unheard.
-    pub(super) fn by(self, deadline: Instant) -> Option<T> {
+    pub(crate) fn by(self, deadline: Instant) -> Option<T> {
         let (answer, told) = &*self.0;
         let mut answer = answer.lock();
         loop {

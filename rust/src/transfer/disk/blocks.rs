@@ -3,26 +3,22 @@
 use std::{
     any::Any,
     fmt,
-    time::{Duration, Instant},
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
 use super::{
-    answer::Answer,
     drive::Drive,
     rendezvous::{Candidate, home},
 };
 use crate::{
     eviction::SlotId,
-    io::{IoError, Lane},
+    io::Lane,
     layout::BlockLayout,
     seal::{Fingerprint, SealTiling},
     storage::disk::DiskError,
     sync::{Arc, atomic::Ordering},
     tokens::Key,
 };
-
-/// How long a reset waits for the drives.
-const RESET_DEADLINE: Duration = Duration::from_secs(10);
 
 /// The slots of a tier on drives; see the documentation of `transfer::disk`.
 ///
@@ -32,6 +28,8 @@ pub struct DiskBlocks {
     pub(super) tiling: SealTiling,
     pub(super) drives: Box<[Arc<Drive>]>,
     pub(super) candidates: Box<[Candidate]>,
+    /// How long a reset waits for the drives.
+    pub(super) patience: Duration,
 }
 
 impl DiskBlocks {
@@ -101,31 +99,22 @@ impl DiskBlocks {
         slots.iter().position(is_out).unwrap_or(slots.len())
     }
 
-    /// Starts a reset generation on every drive: blocks of before are never seen again, once this
-    /// has returned. Does not wait for a hung drive for ever. One of several that cannot be told
-    /// catches up with the others at the next start.
+    /// Begins a reset generation on every drive, for which the pool was reset once. No drive is waited
+    /// for; until one has noted it, it takes no stores.
     ///
-    /// # Errors
-    /// What a drive says, where none could be told; a restart may forget the reset then.
-    pub(crate) fn reset(&self) -> Result<(), DiskError> {
-        let each = self.drives.iter().map(|drive| {
-            let resetting = drive.clone();
-            (drive, Answer::of("dynamo-reset", move || resetting.reset()))
-        });
-        // All begin before one is waited for.
-        let each: Vec<_> = each.collect();
-        let until = Instant::now() + RESET_DEADLINE;
-        let (mut told, mut first) = (false, Ok(()));
-        for (drive, answer) in each {
-            let late = || Err(IoError::Expired { lane: Lane::Store }.into());
-            let said = answer.map_err(DiskError::Io).and_then(|a| a.by(until).unwrap_or_else(late));
-            told |= said.is_ok();
-            if let Err(error) = said {
-                tracing::warn!(dir = %drive.name, %error, "a reset was not noted on the drive");
-                first = first.and(Err(error.on(&drive.name)));
-            }
-        }
-        if told { Ok(()) } else { first }
+    /// Generations follow the clock of the system, so that of two resets that reached different
+    /// drives in different lives the later one has the higher number. Where the clock was set back
+    /// they count on.
+    pub(crate) fn begin_reset(&self) -> BegunReset {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH);
+        let now = now.ok().and_then(|now| u64::try_from(now.as_micros()).ok()).unwrap_or(0);
+        let each = self.drives.iter().map(|drive| (drive.clone(), drive.begin_reset(now)));
+        BegunReset { each: each.collect(), until: Instant::now() + self.patience }
+    }
+
+    /// Whether some drive has noted every reset so far, so that it takes stores.
+    pub(crate) fn knows_of_resets(&self) -> bool {
+        self.drives.iter().any(|drive| drive.knows_of_resets())
     }
 
     /// From now on blocks of another fingerprint are stored and read; those of before stay, invisible.
@@ -162,6 +151,33 @@ impl DiskBlocks {
         if let Some((drive, slot)) = self.at(slot) {
             drive.erase(slot, held);
         }
+    }
+}
+
+/// A reset that the drives are being told of.
+#[must_use]
+pub(crate) struct BegunReset {
+    each: Vec<(Arc<Drive>, Result<u64, DiskError>)>,
+    until: Instant,
+}
+
+impl BegunReset {
+    /// Waits until blocks of before can never be seen again, and not for ever. One of several drives
+    /// that cannot be told catches up with the others at the next start.
+    ///
+    /// # Errors
+    /// What a drive says, where none could be told; a restart may forget the reset then.
+    pub(crate) fn noted(self) -> Result<(), DiskError> {
+        let (mut told, mut first) = (false, Ok(()));
+        for (drive, begun) in self.each {
+            let said = begun.and_then(|number| drive.reset_is_told(number, self.until));
+            told |= said.is_ok();
+            if let Err(error) = said {
+                tracing::warn!(dir = %drive.name, %error, "a reset was not noted on the drive");
+                first = first.and(Err(error.on(&drive.name)));
+            }
+        }
+        if told { Ok(()) } else { first }
     }
 }
 

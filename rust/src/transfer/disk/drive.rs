@@ -4,6 +4,7 @@ use std::{any::Any, fmt, time::Instant};
 
 use super::{
     era::{Era, Eras},
+    forget::Resets,
     reading::Turns,
     room::Room,
 };
@@ -39,6 +40,8 @@ pub struct Drive {
     pub(super) eras: Mutex<Eras>,
     pub(super) turns: Mutex<Turns>,
     pub(super) turned: Condvar,
+    pub(super) resets: Mutex<Resets>,
+    pub(super) reset_told: Condvar,
     pub(super) io: Arc<dyn IoEngine>,
     pub(super) load_staging: Staging,
     pub(super) store_staging: Staging,
@@ -124,21 +127,16 @@ impl Drive {
     }
 
     /// Whether what is asked of a lane can be expected to come back: the drive is well, or it is
-    /// time to try it again. Stores want the table to have been read, too.
+    /// time to try it again. Stores want the table to have been read and every
+    /// reset to be noted, too.
     pub(crate) fn serves(&self, lane: Lane) -> bool {
-        if lane == Lane::Store && !self.is_read() {
+        if lane == Lane::Store && !(self.is_read() && self.knows_of_resets()) {
             return false;
         }
         match self.io.health(lane) {
             Health::Good => true,
             Health::Sick { probe_at, .. } => probe_at <= Instant::now(),
         }
-    }
-
-    /// Starts a reset generation, on the calling thread, however long the drive takes.
-    pub(super) fn reset(self: &Arc<Self>) -> Result<(), DiskError> {
-        let Some(open) = self.open() else { return Ok(()) };
-        open.parts().and_then(|(directory, _)| directory.next_generation()).map(drop)
     }
 
     /// Lets go of the directory, so that another can own it as soon as what is under way has ended.
@@ -202,11 +200,13 @@ impl Drive {
             let (directory, _) = open.parts().map_err(|_| IoError::Stopped)?;
             match call(directory, slot, &open.drive) {
                 Err(DiskError::Io(error)) => Err(error),
-                Err(error) => {
-                    tracing::debug!(%error, "disk books");
-                    Ok(())
+                said => {
+                    if let Err(error) = said {
+                        tracing::debug!(%error, "disk books");
+                    }
+                    // A record goes to the page cache, if anywhere: no sign that the drive is well.
+                    Err(IoError::Cancelled { lane: Lane::Store })
                 }
-                Ok(()) => Ok(()),
             }
         };
         let request = IoRequest {

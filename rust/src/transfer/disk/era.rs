@@ -7,7 +7,8 @@
 //! A switch of fingerprints resets the pool and not the directory, whose reset generation is
 //! therefore that of the pool plus a base which each era has of its own. A store is of an era if its
 //! label's generation is, by that sum, the directory's own: what was allocated before the era, or
-//! before a reset, never is.
+//! before a reset, never is. Where a reset of the directory leaves numbers out the base makes up for
+//! it; until both have changed no sum is the directory's generation.
 
 use super::drive::Drive;
 use crate::{
@@ -73,7 +74,15 @@ impl Drive {
         let next =
             Arc::new(Era { number, fingerprint, label: label.clone(), id: None, found: 0, base });
         let former = std::mem::replace(&mut eras.now, next);
-        eras.past.push(former);
+        // Nothing was stored in one that was never read.
+        eras.past.extend(former.id.is_some().then_some(former));
+    }
+
+    /// The directory's generation went up by so many more than the pool's.
+    pub(super) fn skip_generations(&self, skipped: u64) {
+        let mut eras = self.eras.lock();
+        let base = eras.now.base.wrapping_add(skipped);
+        eras.now = Arc::new(Era { base, ..Era::clone(&eras.now) });
     }
 
     /// The table was read for the era of that number: stores may begin.

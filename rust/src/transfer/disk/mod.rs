@@ -1,8 +1,10 @@
-//! Blocks between memory and a drive.
+//! Blocks between memory and drives.
 //!
-//! [`DiskBlocks`] are the slots of a tier that lie in a
-//! [`DiskDirectory`](crate::storage::disk::DiskDirectory); [`DiskEngine`] copies to and from them on
-//! the threads of an I/O engine, a block at a time.
+//! A [`Drive`] is a [`DiskDirectory`](crate::storage::disk::DiskDirectory) with an I/O engine of its
+//! own. [`DiskBlocks`] are the slots of a tier on one drive or several, each with a run of them; which
+//! one a block goes to follows from its name, by rendezvous, weighted by capacity, among those that
+//! take stores. [`DiskEngine`] copies to and from them on the threads of their engines, a block at a
+//! time.
 //!
 //! # What holds
 //!
@@ -11,6 +13,9 @@
 //!   erased; data and sums are written; the record is written.
 //! * A load reports the sums of the bytes that it has read. Whether they are those of the block is
 //!   for whoever compares them with the root.
+//! * Drives share nothing but the counters that order their blocks in time. What hangs or dies is
+//!   that drive's own.
+//! * A block that was sealed in memory is stored with the sums of then, not with new ones.
 //! * Loads and stores have lanes, threads and staging of their own. There is one staging buffer for
 //!   each thread, so that no request waits for one, whatever other tiers hold.
 //! * A record carries the reset generation that its slot was allocated in. A block whose copy began
@@ -25,7 +30,8 @@
 //!
 //! Slots are found room when they are first written: free slots of the directory, then new ones,
 //! then those of blocks that nothing here can read (of another fingerprint, then of another
-//! geometry), oldest first. So models share a directory until its limit is reached.
+//! geometry), oldest first. So models share a directory until its limit is reached. Where the limit
+//! is lower than before, room is given back at opening, in the same order.
 //!
 //! # Costs
 //!
@@ -39,6 +45,8 @@ mod check;
 mod drive;
 mod engine;
 mod era;
+mod forget;
+mod limit;
 mod opening;
 mod pass;
 mod reading;
@@ -47,6 +55,8 @@ mod room;
 mod scrub;
 mod task;
 
+pub(crate) use answer::Answer;
+pub(crate) use blocks::BegunReset;
 pub use blocks::DiskBlocks;
 pub use check::{Verification, verify};
 pub use drive::Drive;

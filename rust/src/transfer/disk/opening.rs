@@ -1,11 +1,12 @@
 //! From directories to the slots of a tier.
 
-use std::collections::HashSet;
+use std::{cmp::Reverse, collections::HashSet, time::Duration};
 
 use super::{
     blocks::DiskBlocks,
     drive::{Access, Drive, NONE, Opened},
     era::{Era, Eras},
+    limit,
     rendezvous::Candidate,
     room::Room,
 };
@@ -34,6 +35,8 @@ pub struct DiskBlocksOptions {
     pub fingerprint: Fingerprint,
     /// Name of the fingerprint, for people.
     pub label: String,
+    /// How long a reset waits for the drives.
+    pub patience: Duration,
     /// Where they lie.
     pub drives: Vec<DriveOptions>,
 }
@@ -78,9 +81,10 @@ impl DiskBlocks {
     /// # Errors
     /// [`DiskError`], where the fingerprint cannot be entered.
     pub fn new(options: DiskBlocksOptions) -> Result<(Self, Vec<RecoveredSlot>), DiskError> {
-        let DiskBlocksOptions { layout, tiling, fingerprint, label, mut drives } = options;
+        let DiskBlocksOptions { layout, tiling, fingerprint, label, patience, mut drives } =
+            options;
         DiskDirectory::order_together(drives.iter_mut().map(|drive| &mut drive.directory));
-        let last_use = |block: &RecoveredBlock| block.record.last_use + 1;
+        let last_use = |block: &RecoveredBlock| block.record.last_use.saturating_add(1);
         let recovered = drives.iter().flat_map(|drive| &drive.recovered);
         let uses = Arc::new(AtomicU64::new(recovered.map(last_use).max().unwrap_or(1)));
         let candidates = drives.iter().map(|drive| Candidate::new(&drive.name, drive.capacity));
@@ -96,7 +100,7 @@ impl DiskBlocks {
         }
         found.sort_by_key(|block| block.sequence);
         let drives = opened.into();
-        Ok((Self { layout, tiling, drives, candidates }, found))
+        Ok((Self { layout, tiling, drives, candidates, patience }, found))
     }
 }
 
@@ -120,15 +124,25 @@ impl Drive {
             rest.into_iter().partition(|block| block.slot.set != set);
         let mine = keep_newest(mine, capacity, &mut foreign);
         for old in [&mut others, &mut foreign] {
-            old.sort_unstable_by_key(|block| std::cmp::Reverse(block.sequence));
+            old.sort_unstable_by_key(|block| Reverse(block.sequence));
+        }
+        let lists = [&mut foreign, &mut others];
+        if let Err(error) = limit::keep(&directory, geometry.slot_bytes(), lists, &mine) {
+            tracing::warn!(dir = %name, %error, "the directory is larger than its limit");
         }
 
         let mut free = vec![true; count as usize];
         for block in mine.iter().chain(&foreign) {
             free[block.slot.slot as usize] = false;
         }
+        // Those that have room go first.
+        let given_up = directory.given_up(set)?;
+        for &slot in &given_up {
+            free[slot as usize] = false;
+        }
+        let with_room = (0..count).rev().filter(|&slot| free[slot as usize]);
         let room = Room {
-            free: (0..count).rev().filter(|&slot| free[slot as usize]).collect(),
+            free: given_up.iter().copied().chain(with_room).collect(),
             foreign: foreign.iter().map(|block| block.slot.slot).collect(),
             scarce: false,
             others: unused(&directory, &others),
@@ -159,6 +173,8 @@ impl Drive {
             eras: Mutex::new(Eras::new(era)),
             turns: Mutex::default(),
             turned: Condvar::new(),
+            resets: Mutex::default(),
+            reset_told: Condvar::new(),
             io,
             load_staging: staging(threads.0),
             store_staging: staging(threads.1),
@@ -195,7 +211,7 @@ pub(super) fn keep_newest(
     given_up: &mut Vec<RecoveredBlock>,
 ) -> Vec<RecoveredBlock> {
     if mine.len() > capacity {
-        mine.sort_unstable_by_key(|block| std::cmp::Reverse(block.record.last_use));
+        mine.sort_unstable_by_key(|block| Reverse(block.record.last_use));
         given_up.extend(mine.drain(capacity..));
     }
     mine.sort_unstable_by_key(|block| block.sequence);

@@ -66,6 +66,10 @@ impl Drive {
         Some(Turn(self.clone()))
     }
 
+    fn is_being_read(&self) -> bool {
+        self.turns.lock().taken
+    }
+
     /// Whether it is unread, and reading it may help.
     fn wants_reading(&self) -> bool {
         let turns = self.turns.lock();
@@ -221,14 +225,18 @@ impl DiskBlocks {
         set_apart: impl Fn() -> Vec<SlotId> + Clone + Send + 'static,
     ) -> (Vec<Reading>, Result<(), DiskError>) {
         let mut base = 0;
-        let mut begun = Vec::new();
+        let mut due = Vec::new();
         for drive in &self.drives {
-            let first = base;
-            base += drive.capacity() as SlotId;
             let era = drive.era();
-            if era.number != number || era.id.is_some() {
-                continue;
+            if era.number == number && era.id.is_none() {
+                due.push((drive, base));
             }
+            base += drive.capacity() as SlotId;
+        }
+        // Nobody waits for a drive that somebody else is at before all others have begun.
+        due.sort_by_key(|(drive, _)| drive.is_being_read());
+        let mut begun = Vec::new();
+        for (drive, first) in due {
             let set_apart = set_apart.clone();
             let answer = drive.turn(until).ok_or(DiskError::Unread).and_then(|turn| {
                 let read = move || turn.read(number, first, set_apart);

@@ -7,7 +7,7 @@ use super::{blocks::DiskBlocks, drive::Drive, pass};
 use crate::{
     config::Tier,
     eviction::SlotId,
-    io::{IoError, read_full, write_full},
+    io::{IoError, Lane, read_full, write_full},
     storage::disk::DiskError,
     sync::{Arc, Mutex, atomic::Ordering},
     transfer::{BlockMemory, BlockPair, BlockPlace, Job, TransferError, sum_block},
@@ -27,18 +27,24 @@ impl Task {
         Self { job, index, outcome: Mutex::new(None) }
     }
 
-    /// Copies the block. The error is what is said of the drive; the outcome is kept.
+    /// Copies the block. The result is what is said of the drive; the outcome is kept.
     pub(super) fn run(&self) -> Result<(), IoError> {
         let outcome = match self.job.ticket().stopped() {
             Some(reason) => Err(reason),
             None => self.copy(),
         };
         let of_drive = match &outcome {
+            Ok(_) => Ok(()),
             Err(TransferError::Disk(DiskError::Io(error))) => Err(error.clone()),
-            _ => Ok(()),
+            // It ended before the drive had a say, for good or ill.
+            Err(_) => Err(IoError::Cancelled { lane: self.lane() }),
         };
         *self.outcome.lock() = Some(outcome);
         of_drive
+    }
+
+    fn lane(&self) -> Lane {
+        if self.job.plan().to().disk().is_some() { Lane::Store } else { Lane::Load }
     }
 
     /// The request was answered.
