@@ -36,8 +36,7 @@ pub(super) struct Opened {
 /// Opens the drives, all at the same time: each reads its table.
 ///
 /// One of several that answers with an I/O error, or not at all, is left out, which costs its blocks
-/// and a warning.
-/// What is wrong with settings or owners is an error whatever the others say.
+/// and a warning. What is wrong with settings or owners is an error whatever the others say.
 pub(super) fn open(
     config: &KvBlockManagerConfig,
     drives: &[DriveConfig],

@@ -57,7 +57,7 @@ impl TierBlocks {
         Ok(tier)
     }
 
-    /// The drive, where its slots lie on one.
+    /// The drives, where its slots lie on some.
     pub(crate) fn disk(&self) -> Option<&Arc<DiskBlocks>> {
         self.place.disk()
     }
@@ -171,7 +171,7 @@ impl TierBlocks {
         self.on_drives.as_ref().map(|on_drives| &on_drives.mender)
     }
 
-    /// Books a write that was admitted and came to nothing for want of room.
+    /// Books a write that was admitted and came to nothing.
     pub(super) fn refund(&self, slot: SlotId, block: &Registration) {
         let home = self.pool.section_of(slot);
         if let (Some(admission), Some(home), Some(disk)) = (self.admission(), home, self.disk()) {

@@ -87,10 +87,10 @@ impl Lane {
             Err(error) => return Err((error.into(), rows)),
         };
         if self.to.disk().is_some() {
-            plan = plan.labelled(rows.iter().map(|row| BlockLabel {
-                registration: row.source.registrations()[0],
-                generation: row.target.generation(),
-                sums: self.from.sealed_sums(&row.source),
+            plan = plan.labelled(rows.iter().map(|row| {
+                let (slot, registration) = (row.source.ids()[0], row.source.registrations()[0]);
+                let sums = self.from.sealed_sums(slot, registration.key);
+                BlockLabel { registration, generation: row.target.generation(), sums }
             }));
         }
         let tiles = self.from.tiling().tiles();

@@ -194,12 +194,10 @@ impl TierBlocks {
             .is_none_or(|seals| seals.proves(slot, &key.to_bytes(), &self.fingerprint(), sums))
     }
 
-    /// The tile sums that the one block of `source` was sealed with when it came here; `None` where
-    /// it was not.
-    pub(super) fn sealed_sums(&self, source: &ImmutableSlots) -> Option<Box<[u64]>> {
-        let (seals, &slot) = (self.seals.as_ref()?, source.ids().first()?);
-        let key = source.registrations().first()?.key;
-        seals.sums(slot, &key.to_bytes(), &self.fingerprint())
+    /// The tile sums that the block `key` in `slot`, which the caller holds, was sealed with when it
+    /// came here; `None` where it was not.
+    pub(super) fn sealed_sums(&self, slot: SlotId, key: Key) -> Option<Box<[u64]>> {
+        self.seals.as_ref()?.sums(slot, &key.to_bytes(), &self.fingerprint())
     }
 
     /// Re-reads the bytes of held blocks where they lie; per block, whether they are what was

@@ -14,7 +14,8 @@ const BATCH: u64 = 4096;
 
 /// Gives up slots until the directory keeps its limit, or until nothing is left that would help:
 /// those without a block, and those of the blocks at the ends of `lists`, which lose them, the first
-/// list's first; never those of its `own`. Where the file system cannot take room back that costs one of them at most.
+/// list's first; never those of its `own`. Where the file system cannot take room back that costs one
+/// of them at most.
 pub(super) fn keep(
     directory: &DiskDirectory,
     slot_bytes: u64,
